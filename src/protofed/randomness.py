@@ -1,0 +1,46 @@
+"""Randomness with an address: every draw is keyed by (seed, purpose, client, round), never by the order of calls."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+_WORD = 0xFFFFFFFF
+
+
+def key(*address: int | str) -> int:
+    """A 32-bit number that stands for an address such as (seed, "batches", client, round)."""
+    text = "/".join(str(part) for part in address)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "little")
+
+
+def generator(*address: int | str) -> torch.Generator:
+    """A CPU generator for an address; the same address always gives the same stream."""
+    text = "/".join(str(part) for part in address)
+    seed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    return torch.Generator().manual_seed(seed >> 1)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """One round of integer mixing on 32-bit words held in int64 (products stay below 2**63)."""
+    x = (x ^ (x >> 16)) * 0x7FEB352D & _WORD
+    x = (x ^ (x >> 15)) * 0x2C1B3C6D & _WORD
+    return x ^ (x >> 16)
+
+
+@lru_cache(maxsize=256)
+def _elements(site: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    count = torch.Size(shape).numel()
+    return _mix(torch.arange(count, device=device) + (site * 0x9E3779B1 & _WORD) & _WORD).view(shape)
+
+
+def uniform(keys: Tensor, site: int, shape: tuple[int, ...]) -> Tensor:
+    """Uniform numbers in [0, 1): a hash of (key, site, element), so no stream and no order.
+
+    `keys` holds one key per leading entry; the result has the shape keys.shape + shape.
+    """
+    keys = keys.view(keys.shape + (1,) * len(shape))
+    return _mix(_elements(site, shape, keys.device) ^ keys).to(torch.float64) / 2**32
