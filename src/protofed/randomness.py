@@ -44,3 +44,8 @@ def uniform(keys: Tensor, site: int, shape: tuple[int, ...]) -> Tensor:
     """
     keys = keys.view(keys.shape + (1,) * len(shape))
     return _mix(_elements(site, shape, keys.device) ^ keys).to(torch.float64) / 2**32
+
+
+def step_keys(key: Tensor, steps: int) -> Tensor:
+    """A key for each step of a turn: [..., steps] from keys [...]."""
+    return _mix(key.unsqueeze(-1) + torch.arange(steps, device=key.device) & _WORD)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from protofed.errors import UserError
 from protofed.randomness import uniform
 
 
@@ -46,7 +47,9 @@ def step(key: Tensor, mask: Tensor | None = None) -> Iterator[None]:
 def _open_step(layer: nn.Module) -> Step:
     current = _current.get()
     if current is None:
-        raise RuntimeError(f"{type(layer).__name__} in train mode needs protofed.models.layers.step(key) around the call")
+        raise RuntimeError(
+            f"{type(layer).__name__} in train mode needs protofed.models.layers.step(key) around the call"
+        )
     return current
 
 
@@ -57,6 +60,8 @@ class Dropout(nn.Module):
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
+        if not 0 <= p < 1:
+            raise UserError("dropout probability", p, "it must be at least 0 and below 1")
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
@@ -96,32 +101,33 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         mask = _open_step(self).mask if self.training else None
-        if not self.training or (mask is None and x.shape[0] == 1):
-            mean, var = self.running_mean, self.running_var
-        elif mask is None:
+        if self.training and mask is None and len(x) > 1:
             return nn.functional.batch_norm(
                 x, self.running_mean, self.running_var, self.weight, self.bias, True, self.momentum, self.eps
             )
+        if mask is None:
+            # A copy, because a training forward may update the buffer in place before this one's backward.
+            mean, var = self.running_mean.clone(), self.running_var
         else:
-            mean, var = self._masked_statistics(x, mask)
+            mean, var = self._masked_statistics(x.to(self.running_mean.dtype), mask)
         shape = (1, -1) + (1,) * (x.dim() - 2)
         scale = (var + self.eps).rsqrt()
         if self.weight is not None:
             scale = scale * self.weight
         shift = -mean * scale if self.bias is None else self.bias - mean * scale
-        return x * scale.view(shape) + shift.view(shape)
+        return (x * scale.view(shape) + shift.view(shape)).to(x.dtype)
 
     def _masked_statistics(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         over = [axis for axis in range(x.dim()) if axis != 1]
         weight = mask.to(x.dtype).view(-1, *(1,) * (x.dim() - 1))
-        spatial = x[0, 0].numel()
-        number = (mask.sum() * spatial).to(x.dtype)
+        samples = mask.sum()
+        number = (samples * x.shape[2:].numel()).to(x.dtype).clamp(min=1)  # 1 when all is padding: no 0/0
         mean = (x * weight).sum(over) / number
         centred = (x - mean.view(1, -1, *(1,) * (x.dim() - 2))) * weight
         var = centred.square().sum(over) / number
-        single = mask.sum() <= 1
+        single = samples <= 1
         with torch.no_grad():
-            rate = torch.where(single, 0.0, self.momentum).to(x.dtype)
+            rate = self.momentum * (~single).to(x.dtype)
             unbiased = var * (number / (number - 1).clamp(min=1))
             self.running_mean.add_(rate * (mean - self.running_mean))
             self.running_var.add_(rate * (unbiased - self.running_var))
@@ -129,3 +135,16 @@ class BatchNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{len(self.running_mean)}, eps={self.eps}, momentum={self.momentum}"
+
+
+def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
+    """A convolution that keeps the side (up to its stride), and a BatchNorm."""
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return nn.Sequential(conv, BatchNorm(outputs))
+
+
+def he_(module: nn.Module) -> None:
+    """He initialisation of every convolution, scaled by its outputs, as in torchvision."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 class Prototypes(NamedTuple):
     """Up to M prototypes for each of C classes; a slot with count 0 is empty.
 
-    `vectors` is [..., C, M, D] and `counts` [..., C, M]: how many samples each prototype stands for.
-    Leading axes are clients. Filled slots come first; empty slots hold zeros.
+    `vectors` is [..., C, M, D] and `counts` [..., C, M], of the same dtype: how many samples each prototype stands for.
+    Leading axes are clients. Empty slots hold zeros.
     """
 
     vectors: Tensor
@@ -50,6 +51,6 @@ class Prototypes(NamedTuple):
     def widen(self, slots: int) -> Prototypes:
         """The same prototypes with `slots` slots a class, the new ones empty."""
         extra = slots - self.counts.shape[-1]
-        return Prototypes(
-            torch.nn.functional.pad(self.vectors, (0, 0, 0, extra)), torch.nn.functional.pad(self.counts, (0, extra))
-        )
+        if extra < 0:
+            raise ValueError(f"{self.counts.shape[-1]} slots a class do not fit into {slots}")
+        return Prototypes(pad(self.vectors, (0, 0, 0, extra)), pad(self.counts, (0, extra)))

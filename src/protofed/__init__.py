@@ -1,0 +1,33 @@
+"""ProtoFed: federated prototype learning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from protofed.api import compare, run
+    from protofed.data.federation import Client, Federation
+    from protofed.data.samples import Samples
+    from protofed.experiment import Experiment
+
+__all__ = ["Client", "Experiment", "Federation", "Samples", "__version__", "compare", "run"]
+
+_WHERE = {
+    "compare": "api",
+    "run": "api",
+    "Client": "data.federation",
+    "Federation": "data.federation",
+    "Samples": "data.samples",
+    "Experiment": "experiment",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import torch only when something is used, so that the command line answers at once."""
+    if name in _WHERE:
+        from importlib import import_module
+
+        return getattr(import_module(f"protofed.{_WHERE[name]}"), name)
+    raise AttributeError(f"module 'protofed' has no attribute {name!r}")

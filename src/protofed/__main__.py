@@ -1,0 +1,5 @@
+"""`python -m protofed`."""
+
+from protofed.cli import main
+
+main()

@@ -1,0 +1,294 @@
+"""The command line. Flags come from the fields of Experiment; heavy imports happen inside the commands."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, get_args, get_origin, get_type_hints
+
+import typer
+import yaml
+
+from protofed.errors import DivergedError, UserError
+from protofed.experiment import Experiment, read_yaml
+
+if TYPE_CHECKING:
+    from protofed.comparison import Comparison
+    from protofed.results.result import Result
+
+app = typer.Typer(
+    name="protofed", help="Federated prototype learning.", rich_markup_mode=None, add_completion=False, no_args_is_help=True
+)
+
+Set = Annotated[Optional[list[str]], typer.Option("--set", help="A parameter of the method, key=value; repeatable.")]
+Config = Annotated[Optional[Path], typer.Option("--config", help="YAML file with the experiment; flags override it.")]
+Out = Annotated[Optional[Path], typer.Option("--out", help="New folder for the run.", show_default="a fresh one in runs/")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Methods = Annotated[
+    Optional[list[str]], typer.Option("--method", "--methods", help="Methods, comma-separated; repeatable.")
+]
+Seeds = Annotated[Optional[int], typer.Option("--seeds", help="How many seeds, from --seed on.", show_default="3")]
+
+
+def _experiment_flags(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command a flag for every field of Experiment; it receives those that were used as `flags`."""
+    hints = get_type_hints(Experiment)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters
+        fields = [item for item in dataclasses.fields(Experiment) if item.name not in ("params", *leave_out)]
+
+        def wrapper(**given: Any) -> None:
+            flags = {item.name: given.pop(item.name) for item in fields}
+            used = {name: value for name, value in flags.items() if value is not None}
+            command(flags=used, **given)
+
+        parameters = [parameter for name, parameter in own.items() if name != "flags"]
+        for item in fields:
+            option = _option(item.name, hints[item.name], item.default, item.metadata["help"])
+            parameters.append(inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option))
+        keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+        wrapper.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]  # typer reads the flags from it
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword}
+        wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
+        return wrapper
+
+    return decorate
+
+
+def _option(name: str, kind: Any, default: Any, text: str) -> Any:
+    flag = "--" + name.replace("_", "-")
+    shown = "none" if default is None else str(default)
+    if get_origin(kind) is Literal:
+        text, kind = f"{text} One of {', '.join(get_args(kind))}.", str
+    elif get_origin(kind) is not None:
+        kind = next(choice for choice in get_args(kind) if choice is not type(None))
+    elif kind is bool:
+        flag = f"{flag}/--no-{flag[2:]}"
+    return Annotated[Optional[kind], typer.Option(flag, help=text, show_default=shown)]
+
+
+def _parameters(pairs: list[str] | None) -> dict[str, Any]:
+    values = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise UserError("--set", pair, "write it as key=value")
+        try:
+            values[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise UserError("--set", pair, "the value cannot be read") from None
+    return values
+
+
+def _experiment(base: Mapping[str, Any], flags: Mapping[str, Any], pairs: list[str] | None) -> Experiment:
+    """Flags over the file over the defaults."""
+    given = base.get("params") or {}
+    params = {**given, **_parameters(pairs)} if isinstance(given, Mapping) else given
+    return Experiment.from_mapping({**base, **flags, "params": params})
+
+
+@app.command("run")
+@_experiment_flags()
+def run_command(
+    flags: Mapping[str, Any], set_: Set = None, config: Config = None, out: Out = None, quiet: Quiet = False, as_json: Json = False
+) -> None:
+    """Run one method."""
+    from protofed.results.folder import RunFolder, fresh_path
+    from protofed.results.progress import progress
+    from protofed.runner import Run
+
+    experiment = _experiment(read_yaml(config) if config else {}, flags, set_)
+    _refuse_existing(out)
+    run = Run(experiment)
+    folder = RunFolder.create(out or fresh_path(f"{run.method.name}-{experiment.dataset}-seed{experiment.seed}"), experiment)
+    _finish(lambda: run.play(folder, shown), shown := progress(quiet), folder.path, as_json)
+
+
+@app.command("compare")
+@_experiment_flags("method")
+def compare_command(
+    flags: Mapping[str, Any],
+    method: Methods = None,
+    seeds: Seeds = None,
+    set_: Set = None,
+    config: Config = None,
+    out: Out = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run several methods with several seeds; one table, compare.json and compare.csv."""
+    from protofed import comparison
+    from protofed.results.folder import fresh_path
+    from protofed.results.progress import progress
+    from protofed.runner import Run
+
+    names, number, base = comparison.read_config(config) if config else ([], comparison.SEEDS, {})
+    names = [name for text in method for name in text.split(",")] if method else names
+    number = number if seeds is None else seeds
+    experiment = _experiment(base, flags, set_)
+    runs = comparison.plan(names, number, experiment)
+    _refuse_existing(out)
+    for first in runs[:: number]:
+        Run(first)  # wrong input must not leave a folder behind
+    folder = comparison.create_folder(out or fresh_path(f"compare-{experiment.dataset}"), names, number, experiment)
+    _finish(lambda: comparison.compare(runs, folder, shown), shown := progress(quiet, len(runs)), folder, as_json)
+
+
+@app.command("resume")
+def resume_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's or a comparison's folder.")],
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Continue a run or a comparison from its last checkpoint."""
+    from protofed import comparison
+    from protofed.results.folder import RunFolder
+    from protofed.results.progress import progress
+    from protofed.results.result import Result
+    from protofed.runner import Run
+
+    if (folder / "compare.yaml").is_file():
+        names, number, base = comparison.read_config(folder / "compare.yaml")
+        runs = comparison.plan(names, number, Experiment.from_mapping(base))
+        _finish(lambda: comparison.compare(runs, folder, shown), shown := progress(quiet, len(runs)), folder, as_json)
+        return
+    opened = RunFolder.open(folder)
+    if opened.result.exists():
+        print(f"{folder} is complete", file=sys.stderr)
+        _show(Result.read(folder), folder, as_json)
+        return
+    run = Run(opened.experiment())
+    run.restore(opened)
+    _finish(lambda: run.play(opened, shown), shown := progress(quiet), folder, as_json)
+
+
+@app.command("split")
+@_experiment_flags("method", "rounds", "epochs", "batch_size", "lr", "lr_decay", "momentum", "weight_decay", "model",
+                   "engine", "device", "precision", "participation", "time_budget", "checkpoint_every")
+def split_command(
+    flags: Mapping[str, Any],
+    out: Annotated[Path, typer.Option("--out", help="PNG file for the heat map.")] = Path("split.png"),
+    as_json: Json = False,
+) -> None:
+    """Show who holds what: a table of clients × classes, and a heat map."""
+    from protofed.data.picture import heat_map
+    from protofed.results.table import console, split_table
+    from protofed.runner import federation_of
+
+    if out.exists():
+        raise UserError("--out", str(out), "it exists already; name a new file")
+    federation = federation_of(Experiment.from_mapping(flags))
+    if as_json:
+        print(json.dumps({"classes": federation.classes, "counts": federation.counts.tolist()}))
+    else:
+        console().print(split_table(federation))
+    heat_map(federation.counts, federation.classes, out)
+    print(f"heat map: {out}", file=sys.stderr)
+
+
+@app.command("methods")
+def methods_command(as_json: Json = False) -> None:
+    """List the methods, what they send, and their parameters."""
+    from protofed.methods import describe, method_names
+
+    rows = [describe(name) for name in method_names()]
+    _list(rows, ("name", "description", "paper", "link", "up", "down", "parameters"), as_json)
+
+
+@app.command("models")
+def models_command(as_json: Json = False) -> None:
+    """List the models and their sizes."""
+    from protofed.models import describe
+
+    _list(describe(), ("name", "description", "input", "classes", "features", "parameters"), as_json)
+
+
+@app.command("datasets")
+def datasets_command(
+    data_dir: Annotated[Optional[Path], typer.Option("--data-dir", help="Where dataset files are.")] = None, as_json: Json = False
+) -> None:
+    """List the datasets and whether their files are there."""
+    from protofed.data import describe
+
+    _list(describe(data_dir), ("name", "description", "present"), as_json)
+
+
+def _refuse_existing(out: Path | None) -> None:
+    if out is not None and out.exists():
+        raise UserError("--out", str(out), "it exists already; name a new folder")
+
+
+def _finish(play: Callable[[], Result | Comparison], shown: Any, folder: Path, as_json: bool) -> None:
+    """Play, then show; Ctrl-C says how to go on."""
+    from protofed.runner import Interrupted
+
+    try:
+        outcome = play()
+    except (Interrupted, KeyboardInterrupt) as stop:
+        shown.end()
+        print(f"{stop or 'stopped'}; continue with: protofed resume {folder}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    finally:
+        shown.end()
+    _show(outcome, folder, as_json)
+
+
+def _show(outcome: Result | Comparison, folder: Path, as_json: bool) -> None:
+    from protofed.comparison import Comparison
+    from protofed.results.table import comparison_table, console, result_table
+
+    if as_json:
+        print(outcome.to_json(), end="")
+        return
+    if isinstance(outcome, Comparison):
+        console().print(comparison_table(outcome))
+        for note in outcome.notes():
+            print(f"note: {note}")
+        print(f"runs: {folder}")
+    else:
+        console().print(result_table(outcome))
+        print(f"run folder: {folder}")
+
+
+def _list(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    from rich.table import Table
+
+    from protofed.results.table import console
+
+    table = Table()
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(_text(row[name]) for name in columns))
+    console().print(table)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={setting}" for name, setting in value.items())
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def main() -> None:
+    """Run the command line; wrong input is one line on stderr and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+    except (UserError, DivergedError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, UserError) else 1)
+    except Exception as error:
+        # Typer's own usage errors; which class they are depends on its version.
+        if not hasattr(error, "format_message"):
+            raise
+        print(f"error: {error.format_message()}", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(code if isinstance(code, int) else 0)

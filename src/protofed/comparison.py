@@ -1,0 +1,188 @@
+"""Several methods × seeds on the same footing: one folder a run, one table."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from protofed.errors import UserError, unknown
+from protofed.experiment import Experiment, read_yaml
+from protofed.methods import build_method, method_class, parameters
+from protofed.results.folder import RunFolder, make_folder, write_atomically
+from protofed.results.progress import Progress
+from protofed.results.result import Result
+from protofed.runner import Run
+
+
+SEEDS = 3
+"""How many seeds a comparison has unless told otherwise: what a spread needs at least."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A number over seeds: the mean and the sample standard deviation."""
+
+    mean: float
+    std: float
+    values: list[float]
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Mean and std; the std of a single value is 0."""
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0, list(values))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method over its seeds."""
+
+    method: str
+    score: str
+    rounds: list[int]
+    accuracy: dict[str, Spread]  # last round
+    diagnostic: list[str]
+    bytes_up_per_round: Spread
+    bytes_down_per_round: Spread
+    seconds: Spread
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every run, and a row a method."""
+
+    results: list[Result]
+    rows: list[Row]
+    folder: str | None = None
+
+    def notes(self) -> list[str]:
+        """What makes the methods unequal."""
+        notes = []
+        rounds = {row.method: sorted(set(row.rounds)) for row in self.rows}
+        if len({tuple(found) for found in rounds.values()}) > 1:
+            notes.append("methods differ in rounds: " + ", ".join(f"{name} {found}" for name, found in rounds.items()))
+        traffic = {row.method: row.bytes_up_per_round.mean + row.bytes_down_per_round.mean for row in self.rows}
+        if len(set(traffic.values())) > 1:
+            least, most = min(traffic, key=traffic.__getitem__), max(traffic, key=traffic.__getitem__)
+            notes.append(
+                f"methods differ in bytes per round: from {least} ({traffic[least]:,.0f}) to {most} ({traffic[most]:,.0f})"
+            )
+        return notes
+
+    def to_json(self) -> str:
+        """The text of compare.json."""
+        rows = [dataclasses.asdict(row) for row in self.rows]
+        runs = [{"method": r.method, "seed": r.seed, "folder": r.folder} for r in self.results]
+        return json.dumps({"rows": rows, "notes": self.notes(), "runs": runs}, indent=2) + "\n"
+
+    def to_csv(self) -> str:
+        """One line per method and quantity."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["method", "quantity", "mean", "std", "seeds"])
+        for row in self.rows:
+            other = {
+                "bytes_up_per_round": row.bytes_up_per_round,
+                "bytes_down_per_round": row.bytes_down_per_round,
+                "seconds": row.seconds,
+            }
+            for name, spread in (row.accuracy | other).items():
+                writer.writerow([row.method, name, spread.mean, spread.std, len(spread.values)])
+        return text.getvalue()
+
+
+def plan(methods: Sequence[str], seeds: int, experiment: Experiment) -> list[Experiment]:
+    """The runs of a comparison; a parameter goes to every method that has it, and some method must."""
+    if not methods:
+        raise UserError("--method", "", "name at least one method")
+    if seeds < 1:
+        raise UserError("--seeds", seeds, "it must be 1 or more")
+    doubled = {name for name in methods if list(methods).count(name) > 1}
+    if doubled:
+        raise UserError("--method", ",".join(methods), f"{', '.join(sorted(doubled))} is named twice")
+    known = {method: parameters(method_class(method)) for method in methods}
+    everything = {name for names in known.values() for name in names}
+    for name in experiment.params:
+        if name not in everything:
+            raise unknown("--set", name, everything)
+    runs = []
+    for method in methods:
+        values = {name: value for name, value in experiment.params.items() if name in known[method]}
+        build_method(method, values)
+        for seed in range(experiment.seed, experiment.seed + seeds):
+            runs.append(dataclasses.replace(experiment, method=method, params=values, seed=seed))
+    return runs
+
+
+def compare(runs: Sequence[Experiment], folder: Path | None, progress: Progress) -> Comparison:
+    """Play every run, one after the other; those that a folder already holds are taken from it or continued."""
+    results = [_play(experiment, folder, progress) for experiment in runs]
+    comparison = Comparison(results, _rows(results), None if folder is None else str(folder))
+    if folder is not None:
+        write_atomically(folder / "compare.json", comparison.to_json())
+        write_atomically(folder / "compare.csv", comparison.to_csv())
+    return comparison
+
+
+def create_folder(path: Path, methods: Sequence[str], seeds: int, experiment: Experiment) -> Path:
+    """A new folder for a comparison, with what is needed to run or resume it."""
+    make_folder(path)
+    values = dataclasses.asdict(experiment)
+    del values["method"]
+    config = {"methods": list(methods), "seeds": seeds, **values}
+    write_atomically(path / "compare.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+    return path
+
+
+def read_config(path: Path) -> tuple[list[str], int, Mapping[str, Any]]:
+    """Methods, seeds and the common experiment of a comparison's YAML file."""
+    values = read_yaml(path)
+    methods, seeds = values.pop("methods", None), values.pop("seeds", None)
+    if not isinstance(methods, list) or not isinstance(seeds, int):
+        raise UserError("--config", str(path), "a comparison needs `methods: [...]` and `seeds: N`")
+    return [str(name) for name in methods], seeds, values
+
+
+def _play(experiment: Experiment, folder: Path | None, progress: Progress) -> Result:
+    if folder is None:
+        return Run(experiment).play(None, progress)
+    name = experiment.method.rpartition(":")[2] if ":" in experiment.method else experiment.method
+    path = folder / f"{name}-seed{experiment.seed}"
+    if (path / "result.json").exists():
+        return Result.read(path)
+    run = Run(experiment)
+    if path.exists():
+        opened = RunFolder.open(path)
+        run.restore(opened)
+        return run.play(opened, progress)
+    return run.play(RunFolder.create(path, experiment), progress)
+
+
+def _rows(results: Sequence[Result]) -> list[Row]:
+    by_method: dict[str, list[Result]] = {}
+    for result in results:
+        by_method.setdefault(result.method, []).append(result)
+    rows = []
+    for method, runs in by_method.items():
+        names = runs[0].accuracy
+        rows.append(
+            Row(
+                method=method,
+                score=runs[0].score,
+                rounds=[run.rounds for run in runs],
+                accuracy={name: Spread.of([run.accuracy[name].last for run in runs]) for name in names},
+                diagnostic=[name for name in names if names[name].diagnostic],
+                bytes_up_per_round=Spread.of([run.bytes_up / run.rounds for run in runs]),
+                bytes_down_per_round=Spread.of([run.bytes_down / run.rounds for run in runs]),
+                seconds=Spread.of([run.seconds for run in runs]),
+            )
+        )
+    return rows

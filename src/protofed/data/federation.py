@@ -1,0 +1,141 @@
+"""Who holds what: clients with their training data and their test sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from protofed.data.samples import Dataset, Samples, check, pixel_statistics
+from protofed.data.splits import Split, cut, draw, group
+from protofed.errors import UserError
+from protofed.randomness import generator
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """One client: what it trains on and what it is tested on."""
+
+    train: Samples
+    pool: Samples  # the all-class test set; clients of one dataset share the same object
+    own: Tensor  # rows of the pool: the test set with this client's own distribution
+    validation: Samples | None
+    mean: tuple[float, ...]  # per channel, of pixels scaled to 0..1
+    std: tuple[float, ...]
+
+    @classmethod
+    def of(cls, train: Samples, test: Samples, own: Tensor | None = None, validation: Samples | None = None) -> Client:
+        """A client from its own data: tested on all of `test` unless `own` names rows, mean and std of its images."""
+        rows = torch.arange(len(test)) if own is None else own
+        return cls(train, test, rows, validation, *pixel_statistics(train.images))
+
+    @property
+    def domain(self) -> int | None:
+        """The single domain of the training data, None if it is mixed."""
+        first = int(self.train.domains[0])
+        return first if bool((self.train.domains == first).all()) else None
+
+    def counts(self, classes: int) -> Tensor:
+        """Training samples per class."""
+        return torch.bincount(self.train.labels, minlength=classes)
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Clients that agree on the names of the classes and domains; image shapes may differ between them."""
+
+    clients: tuple[Client, ...]
+    classes: tuple[str, ...]
+    domains: tuple[str, ...] = ("all",)
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            raise UserError("clients", 0, "a federation needs at least one")
+        for client in self.clients:
+            for samples in (client.train, client.pool, client.validation):
+                if samples is not None:
+                    check(samples, self.classes, self.domains, client.mean, client.std)
+            if not len(client.own) or not 0 <= int(client.own.min()) <= int(client.own.max()) < len(client.pool):
+                raise UserError("own", client.own.tolist(), f"give rows of the pool, from 0 to {len(client.pool) - 1}")
+
+    @property
+    def counts(self) -> Tensor:
+        """Training samples per client and class, [N, C]."""
+        return torch.stack([client.counts(len(self.classes)) for client in self.clients])
+
+
+def federate(dataset: Dataset, split: Split, clients: int, seed: int, val_fraction: float) -> Federation:
+    """Divide a dataset among clients; each gets an own-distribution test set and, if asked for, validation samples."""
+    if not 0 <= val_fraction < 1:
+        raise UserError("--val-fraction", val_fraction, "must be at least 0 and below 1")
+    parts = cut(dataset, split, clients, seed)
+    scale = len(dataset.test) / sum(len(rows) for rows in parts)
+    number = len(dataset.classes) * len(dataset.domains)
+    pool = group(_cells(dataset.test, dataset), number)
+    members = []
+    for k, rows in enumerate(parts):
+        everything = dataset.train.take(rows)
+        if split.name == "ways":
+            own = _own_slice(everything, dataset.test, k)
+        else:
+            held = torch.bincount(_cells(everything, dataset), minlength=number)
+            own = _own(held, pool, scale, generator(seed, "own-test", k))
+        if not len(own):
+            raise UserError("test set", dataset.name, f"holds no image of the classes and domains of client {k}")
+        train, validation = _hold_out(everything, val_fraction, seed, k)
+        members.append(Client(train, dataset.test, own, validation, dataset.mean, dataset.std))
+    return Federation(tuple(members), dataset.classes, dataset.domains)
+
+
+def _cells(samples: Samples, dataset: Dataset) -> Tensor:
+    """One number for each pair of class and domain."""
+    return samples.labels * len(dataset.domains) + samples.domains
+
+
+def _own(held: Tensor, pool: list[Tensor], scale: float, rng: torch.Generator) -> Tensor:
+    """Test rows in the client's proportions of classes and domains: its counts, scaled, but at least one each."""
+    quota = torch.where(held > 0, (held * scale).round().long().clamp(min=1), 0)
+    return draw(pool, quota, rng).sort().values
+
+
+def _own_slice(data: Samples, pool: Samples, k: int) -> Tensor:
+    """FedProto's test set: 40 images of each of the client's classes from offset 40 k, wrapping around."""
+    near = torch.isin(pool.domains, data.domains)
+    rows = []
+    for label in data.labels.bincount().nonzero().flatten():
+        found = (near & (pool.labels == label)).nonzero().flatten()
+        rows.append(found.roll(-40 * k)[:40])
+    return torch.cat(rows)
+
+
+def _hold_out(data: Samples, fraction: float, seed: int, k: int) -> tuple[Samples, Samples | None]:
+    """Training and validation samples: the fraction, at least one, but one is always left for training."""
+    size = min(max(1, round(fraction * len(data))), len(data) - 1)
+    if fraction == 0 or size == 0:
+        return data, None
+    order = torch.randperm(len(data), generator=generator(seed, "validation", k))
+    return data.take(order[size:].sort().values), data.take(order[:size].sort().values)
+
+
+def join(federations: Sequence[Federation]) -> Federation:
+    """One federation of all the clients; classes and domains are united by name, in order of first appearance."""
+    classes = tuple(dict.fromkeys(name for f in federations for name in f.classes))
+    domains = tuple(dict.fromkeys(name for f in federations for name in f.domains))
+    members = []
+    for f in federations:
+        label = torch.tensor([classes.index(name) for name in f.classes])
+        domain = torch.tensor([domains.index(name) for name in f.domains])
+        pools: dict[int, Samples] = {}  # by identity, so that clients go on sharing one pool
+        for client in f.clients:
+            if id(client.pool) not in pools:
+                pools[id(client.pool)] = _renumber(client.pool, label, domain)
+            train = _renumber(client.train, label, domain)
+            validation = None if client.validation is None else _renumber(client.validation, label, domain)
+            members.append(replace(client, train=train, pool=pools[id(client.pool)], validation=validation))
+    return Federation(tuple(members), classes, domains)
+
+
+def _renumber(samples: Samples, label: Tensor, domain: Tensor) -> Samples:
+    return Samples(samples.images, label[samples.labels], domain[samples.domains])

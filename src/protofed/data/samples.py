@@ -1,0 +1,97 @@
+"""Images with their labels and domains, and a dataset of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from protofed.errors import UserError
+
+
+@dataclass(frozen=True, eq=False)  # tensors do not compare to one truth value: equal means the same object
+class Samples:
+    """Images with one label and one domain number each."""
+
+    images: Tensor  # uint8 [n, c, h, w]
+    labels: Tensor  # int64 [n]
+    domains: Tensor  # int64 [n]
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8 or self.images.ndim != 4:
+            got = f"{self.images.dtype} {list(self.images.shape)}"
+            raise UserError("images", got, "give uint8 [n, channels, height, width], pixels from 0 to 255")
+        for name, numbers in (("labels", self.labels), ("domains", self.domains)):
+            if numbers.dtype != torch.int64 or numbers.shape != self.images.shape[:1]:
+                got = f"{numbers.dtype} {list(numbers.shape)}"
+                raise UserError(name, got, f"give int64 [{len(self.images)}], one number per image")
+            if len(numbers) and int(numbers.min()) < 0:
+                raise UserError(name, int(numbers.min()), "numbers start at 0")
+
+    @classmethod
+    def of(cls, images: Tensor, labels: Tensor, domain: int = 0) -> Samples:
+        """Samples that are all of one domain."""
+        return cls(images, labels, torch.full_like(labels, domain))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: Tensor) -> Samples:
+        """These rows, in this order."""
+        return Samples(self.images[rows], self.labels[rows], self.domains[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test samples before they are divided among clients."""
+
+    name: str
+    train: Samples
+    test: Samples
+    classes: tuple[str, ...]
+    domains: tuple[str, ...]  # a dataset without domains has one, named like the dataset
+    mean: tuple[float, ...]  # per channel, of pixels scaled to 0..1
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        check(self.train, self.classes, self.domains, self.mean, self.std)
+        check(self.test, self.classes, self.domains, self.mean, self.std)
+
+    @classmethod
+    def of(
+        cls, name: str, train: Samples, test: Samples, classes: Sequence[str], domains: Sequence[str] = ()
+    ) -> Dataset:
+        """A dataset whose mean and std are those of its training images."""
+        mean, std = pixel_statistics(train.images)
+        return cls(name, train, test, tuple(classes), tuple(domains) or (name,), mean, std)
+
+
+def pixel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, of pixels scaled to 0..1; a constant channel gets std 1."""
+    pixels = images.transpose(0, 1).flatten(1).to(torch.float64) / 255
+    std = pixels.std(dim=1, correction=0)
+    return tuple(pixels.mean(dim=1).tolist()), tuple(torch.where(std > 0, std, 1.0).tolist())
+
+
+def check(
+    samples: Samples,
+    classes: tuple[str, ...],
+    domains: tuple[str, ...],
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+) -> None:
+    """Raise unless there are samples and every number in them has a name, every channel a mean and a std."""
+    if not len(samples):
+        raise UserError("samples", 0, "give at least one image")
+    for what, names, numbers in (("classes", classes, samples.labels), ("domains", domains, samples.domains)):
+        if len(set(names)) != len(names):
+            raise UserError(what, names, "every name may appear once")
+        if int(numbers.max()) >= len(names):
+            raise UserError(what, names, f"the numbers in the samples go up to {int(numbers.max())}: name them all")
+    channels = samples.images.shape[1]
+    if not len(mean) == len(std) == channels:
+        raise UserError("mean and std", (mean, std), f"give {channels} of each, one per channel")
+    if not all(s > 0 for s in std):
+        raise UserError("std", std, "must be above 0")

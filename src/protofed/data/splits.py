@@ -1,0 +1,232 @@
+"""Ways to divide a dataset's training rows among clients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from protofed.data.samples import Dataset
+from protofed.errors import UserError, unknown
+from protofed.randomness import generator
+
+TRIES = 1000  # a Dirichlet split that has not come out by then will not
+
+
+@dataclass(frozen=True)
+class Split:
+    """How to divide; each split reads the parameters it needs."""
+
+    name: str  # one of SPLITS
+    alpha: float  # dirichlet, quantity: concentration; small is uneven
+    min_size: int  # dirichlet, quantity: least number of training images of a client
+    balance: bool  # dirichlet: a client that holds its share already gets nothing of the next classes
+    ways: int  # ways: classes per client, give or take half_width
+    half_width: int
+    shots: int  # ways: images per class, give or take half_width
+    rho: float | None = None  # any split: long tail first, the first class this many times the last; None: off
+
+
+def cut(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor]:
+    """The training rows of each client, disjoint and none empty; the long tail, if any, is cut first."""
+    if split.name not in SPLITS:
+        raise unknown("--split", split.name, SPLITS)
+    kept = torch.arange(len(dataset.train))
+    if split.rho is not None:
+        kept = long_tail(dataset.train.labels, len(dataset.classes), split.rho, seed)
+        dataset = replace(dataset, train=dataset.train.take(kept))
+    if not 1 <= clients <= len(kept):
+        raise UserError("--clients", clients, f"must be from 1 to {len(kept)}, the number of training images")
+    return [kept[rows] for rows in SPLITS[split.name](dataset, split, clients, seed)]
+
+
+def iid(dataset: Dataset, _: Split, clients: int, seed: int) -> list[Tensor]:
+    """Equal parts of the shuffled rows."""
+    order = torch.randperm(len(dataset.train), generator=generator(seed, "split", "iid"))
+    return list(order.tensor_split(clients))
+
+
+def dirichlet(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor]:
+    """Each class is divided in proportions ~ Dir(alpha), until every client has min_size images."""
+    _check_alpha(split.alpha)
+    _check_min_size(split.min_size, clients, len(dataset.train))
+    rng = _numpy_generator(seed, "split", "dirichlet")
+    totals = torch.bincount(dataset.train.labels, minlength=len(dataset.classes)).numpy()
+    for _ in range(TRIES):
+        counts = _dirichlet_counts(totals, split.alpha, split.balance, clients, rng)
+        if counts.sum(axis=1).min() >= split.min_size:
+            return _deal(dataset.train.labels, torch.from_numpy(counts), generator(seed, "split", "deal"))
+    raise UserError(
+        "--alpha",
+        split.alpha,
+        f"{TRIES} draws gave no split with {split.min_size} images for each of {clients} clients: "
+        "raise --alpha, or lower --min-size or --clients",
+    )
+
+
+def _dirichlet_counts(
+    totals: NDArray[np.int64], alpha: float, balance: bool, clients: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """One draw of how many images of each class each client gets, [clients, classes]."""
+    share = totals.sum() / clients
+    counts = np.zeros((clients, len(totals)), dtype=np.int64)
+    for c, total in enumerate(totals):
+        parts = rng.dirichlet(np.full(clients, alpha))
+        if balance:
+            room = counts.sum(axis=1) < share
+            parts = parts * room
+            if parts.sum() == 0:  # a tiny alpha put everything on clients that are full
+                parts = room / room.sum()
+        counts[:, c] = _sizes(parts, total)
+    return counts
+
+
+def ways(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor]:
+    """FedProto's n-way k-shot: some classes per client, k consecutive images of each."""
+    n, s, shots, classes = split.ways, split.half_width, split.shots, len(dataset.classes)
+    if not 2 <= n < classes:
+        raise UserError("--ways", n, f"must be from 2 to {classes - 1}, one less than the classes of {dataset.name}")
+    if shots < 1:
+        raise UserError("--shots", shots, "must be at least 1")
+    if not 0 <= s <= min(12, shots):
+        raise UserError("--half-width", s, "must be from 0 to 12 (more would make clients overlap) and at most --shots")
+    least = min(shots, shots - s + 1)
+    most = max(least, shots + s - 2)  # FedProto's range for MNIST; without the max it is empty for s = 1
+    stride = shots + 10
+    totals = torch.bincount(dataset.train.labels, minlength=classes)
+    if stride * (clients - 1) + most > totals.min():
+        raise UserError(
+            "--shots",
+            shots,
+            f"{clients} clients need {stride * (clients - 1) + most} images of every class and the smallest class "
+            f"has {int(totals.min())}: lower --shots or --clients",
+        )
+    order = dataset.train.labels.argsort(stable=True)
+    first = totals.cumsum(0) - totals
+    parts = []
+    for i in range(clients):
+        rng = generator(seed, "split", "ways", i)
+        number = _uniform(max(2, n - s), min(classes - 1, n + s), rng)
+        k = _uniform(least, most, rng)
+        chosen = torch.randperm(classes, generator=rng)[:number].sort().values
+        parts.append(order[(first[chosen] + stride * i).unsqueeze(1) + torch.arange(k)].flatten())
+    return parts
+
+
+def domains(dataset: Dataset, _: Split, clients: int, seed: int) -> list[Tensor]:
+    """Every client holds one domain: client k the domain k modulo their number; equal shuffled parts within one."""
+    number = len(dataset.domains)
+    if clients < number:
+        raise UserError("--clients", clients, f"must be at least {number}, the number of domains of {dataset.name}")
+    parts = [torch.empty(0)] * clients
+    for d, name in enumerate(dataset.domains):
+        rows = (dataset.train.domains == d).nonzero().flatten()
+        members = range(d, clients, number)
+        if len(rows) < len(members):
+            raise UserError("--clients", clients, f"domain {name!r} has {len(rows)} images for {len(members)} clients")
+        order = torch.randperm(len(rows), generator=generator(seed, "split", "domains", d))
+        for k, part in zip(members, rows[order].tensor_split(len(members)), strict=True):
+            parts[k] = part
+    return parts
+
+
+def quantity(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor]:
+    """Unequal sizes: min_size images each, the rest in proportions ~ Dir(alpha); the rows are shuffled first."""
+    _check_alpha(split.alpha)
+    _check_min_size(split.min_size, clients, len(dataset.train))
+    parts = _numpy_generator(seed, "split", "sizes").dirichlet(np.full(clients, split.alpha))
+    sizes = split.min_size + _sizes(parts, len(dataset.train) - clients * split.min_size)
+    order = torch.randperm(len(dataset.train), generator=generator(seed, "split", "quantity"))
+    return list(order.tensor_split(sizes.cumsum()[:-1].tolist()))
+
+
+def nid2(dataset: Dataset, _: Split, clients: int, seed: int) -> list[Tensor]:
+    """FedSC's NID2: five clients with a fifth of the classes each, one with all, of about equal size."""
+    classes = len(dataset.classes)
+    if clients != 6:
+        raise UserError("--clients", clients, "the split nid2 has 6 clients")
+    if classes % 5:
+        raise UserError("--split", "nid2", f"needs a number of classes divisible by 5; {dataset.name} has {classes}")
+    totals = torch.bincount(dataset.train.labels, minlength=classes)
+    counts = torch.zeros(6, classes, dtype=torch.int64)
+    counts[5] = totals // 6
+    labels = torch.arange(classes)
+    counts[labels // (classes // 5), labels] = totals - counts[5]
+    if (counts.sum(1) == 0).any():
+        raise UserError("--split", "nid2", f"{len(dataset.train)} training images leave a client without any")
+    return _deal(dataset.train.labels, counts, generator(seed, "split", "nid2"))
+
+
+def long_tail(labels: Tensor, classes: int, rho: float, seed: int) -> Tensor:
+    """Rows that keep n_c = floor(n_max rho^(-c / (C - 1))) images of class c."""
+    if not (rho >= 1 and math.isfinite(rho)):
+        raise UserError("--rho", rho, "must be a number of at least 1: the first class has rho times the last")
+    exponent = -torch.arange(classes, dtype=torch.float64) / max(classes - 1, 1)
+    n_max = torch.bincount(labels, minlength=classes).max()
+    quota = (n_max * rho**exponent + 1e-9).floor().long()  # so that 500 does not become 499 by rounding
+    return draw(group(labels, classes), quota, generator(seed, "long-tail")).sort().values
+
+
+SPLITS: dict[str, Callable[[Dataset, Split, int, int], list[Tensor]]] = {
+    "iid": iid,
+    "dirichlet": dirichlet,
+    "ways": ways,
+    "domains": domains,
+    "quantity": quantity,
+    "nid2": nid2,
+}
+
+
+def group(numbers: Tensor, size: int) -> list[Tensor]:
+    """The rows that hold each number from 0 to size - 1."""
+    edges = torch.bincount(numbers, minlength=size).cumsum(0)[:-1]
+    return list(numbers.argsort(stable=True).tensor_split(edges.tolist()))
+
+
+def draw(groups: list[Tensor], quota: Tensor, rng: torch.Generator) -> Tensor:
+    """Up to quota[g] random rows of each group g, without replacement."""
+    wanted = [(rows, number) for rows, number in zip(groups, quota.tolist(), strict=True) if number]
+    return torch.cat([rows[torch.randperm(len(rows), generator=rng)[:number]] for rows, number in wanted])
+
+
+def _deal(labels: Tensor, counts: Tensor, rng: torch.Generator) -> list[Tensor]:
+    """All rows, dealt at random so that client k gets counts[k, c] of class c."""
+    clients, classes = counts.shape
+    order = torch.randperm(len(labels), generator=rng)
+    order = order[labels[order].argsort(stable=True)]  # by class, shuffled within each
+    owner = torch.arange(clients).repeat(classes).repeat_interleave(counts.T.flatten())
+    return list(order[owner.argsort(stable=True)].tensor_split(counts.sum(1).cumsum(0)[:-1].tolist()))
+
+
+def _sizes(parts: NDArray[np.float64], total: int) -> NDArray[np.int64]:
+    """Whole numbers in these proportions that add up to the total."""
+    edges = np.rint(parts.cumsum() / parts.sum() * total).astype(np.int64)  # cutting off would favour the last
+    sizes: NDArray[np.int64] = np.diff(edges, prepend=0)
+    return sizes
+
+
+def _uniform(least: int, most: int, rng: torch.Generator) -> int:
+    """A whole number between two, both included."""
+    return int(torch.randint(least, most + 1, (), generator=rng))
+
+
+def _numpy_generator(*address: int | str) -> np.random.Generator:
+    """NumPy's generator for an address: torch draws from a Dirichlet only without one."""
+    return np.random.default_rng(generator(*address).initial_seed())
+
+
+def _check_alpha(alpha: float) -> None:
+    if not 0 < alpha <= 1e6:  # far above that the draws overflow
+        raise UserError("--alpha", alpha, "must be above 0 and at most 1e6")
+
+
+def _check_min_size(min_size: int, clients: int, total: int) -> None:
+    if not 1 <= min_size <= total // clients:
+        raise UserError(
+            "--min-size", min_size, f"must be from 1 to {total // clients} ({total} images, {clients} clients)"
+        )

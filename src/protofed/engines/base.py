@@ -1,0 +1,216 @@
+"""What every engine has in common: clients in groups of one architecture, batch schedules, one round."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from protofed.data.federation import Client, Federation
+from protofed.errors import DivergedError, UserError
+from protofed.experiment import Experiment
+from protofed.messages import Broadcast, Upload
+from protofed.methods.base import Clock, Method, Trained, Turn
+from protofed.models import ModelSpec, build
+from protofed.randomness import generator, key
+
+State = Mapping[str, Tensor]
+
+
+class Schedule(NamedTuple):
+    """The batches of one client's turn: rows [steps, width] (-1 pads), and how many are real in each step."""
+
+    rows: Tensor
+    sizes: list[int]
+
+
+def schedule(samples: int, batch_size: int, epochs: int, draws: torch.Generator) -> Schedule:
+    """Shuffled batches for some epochs; a last batch of one sample joins the one before it."""
+    steps = -(-samples // batch_size)
+    join = steps > 1 and samples % batch_size == 1
+    steps -= join
+    rows = torch.full((epochs, steps, batch_size + join), -1)
+    orders = torch.stack([torch.randperm(samples, generator=draws) for _ in range(epochs)])
+    head = orders[:, : samples - join]
+    rows[:, :, :batch_size] = nn.functional.pad(head, (0, steps * batch_size - head.shape[1]), value=-1).view(
+        epochs, steps, batch_size
+    )
+    if join:
+        rows[:, -1, -1] = orders[:, -1]
+    sizes = (rows >= 0).sum(-1).flatten().tolist()
+    return Schedule(rows.flatten(0, 1), sizes)
+
+
+class Group:
+    """Clients that share an architecture and an input shape, side by side on the device."""
+
+    def __init__(
+        self, members: Sequence[int], clients: Sequence[Client], module: nn.Module, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.members = tuple(members)
+        self.module = module.to(device=device, dtype=dtype)
+        self.clients = tuple(clients)
+        self.device, self.dtype = device, dtype
+        self.sizes = [len(client.train) for client in clients]
+        self.starts = torch.tensor([0, *self.sizes], device=device).cumsum(0)[:-1]
+        self.images = torch.cat([client.train.images for client in clients]).to(device)
+        self.labels = torch.cat([client.train.labels for client in clients]).to(device)
+        self.test = clients[0].pool
+        self._mean = torch.tensor(clients[0].mean, device=device, dtype=dtype).view(-1, 1, 1)
+        self._std = torch.tensor(clients[0].std, device=device, dtype=dtype).view(-1, 1, 1)
+        initial = dict(self.module.state_dict())
+        self.own = {name: value.expand(len(clients), *value.shape).clone() for name, value in initial.items()}
+        """Each client's own model as it was last trained, with a leading client axis."""
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """What the model sees of uint8 images."""
+        return (images.to(self.device, self.dtype) / 255 - self._mean) / self._std
+
+    def start(self, rows: Sequence[int], received: Broadcast) -> dict[str, Tensor]:
+        """The weights a turn starts from: the client's own, with what was received in their place."""
+        return {
+            name: received.weights[name].expand(len(rows), *value.shape[1:]).clone()
+            if name in received.weights
+            else value[list(rows)]
+            for name, value in self.own.items()
+        }
+
+    def keep(self, rows: Sequence[int], weights: State) -> None:
+        """Remember what clients have just trained."""
+        for name, value in weights.items():
+            self.own[name][list(rows)] = value
+
+
+class Engine(ABC):
+    """Trains the clients of a round and runs models for evaluation."""
+
+    name: ClassVar[str]
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        method: Method,
+        federation: Federation,
+        groups: Sequence[Group],
+        device: torch.device,
+    ) -> None:
+        self.experiment, self.method, self.federation, self.device = experiment, method, federation, device
+        self.groups = list(groups)
+        self._check_groups()
+
+    @abstractmethod
+    def train(self, group: Group, rows: Sequence[int], turn: Turn) -> tuple[Trained, list[Tensor]]:
+        """Local training of some clients of a group: what came out, and each client's losses, step by step."""
+
+    @abstractmethod
+    def forward(self, group: Group, states: State, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features [n, B, D] and logits [n, B, C] of one batch by n models, in eval mode."""
+
+    @abstractmethod
+    def embed(self, group: Group, rows: Sequence[int], states: State) -> tuple[Tensor, Tensor]:
+        """Features [n, m, D] of each client's training samples by its model, in eval mode; labels [n, m], -1 pads."""
+
+    def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Upload, float]:
+        """One round of local training: the uploads in client order, and the mean training loss."""
+        turn = Turn(self.method.receive(broadcast), clock)
+        parts, order, losses = [], [], []
+        for group in self.groups:
+            rows = [row for row, member in enumerate(group.members) if member in who]
+            if not rows:
+                continue
+            trained, loss = self.train(group, rows, turn)
+            _check_finite([group.members[row] for row in rows], loss, clock)
+            group.keep(rows, trained.weights)
+            parts.append(self.method.upload(trained))
+            order += [group.members[row] for row in rows]
+            losses += [steps.mean() for steps in loss]
+        uploads = Upload.join(parts).reorder(torch.tensor(order).argsort().to(self.device))
+        return uploads, float(torch.stack(losses).mean())
+
+    def initial_broadcast(self) -> Broadcast:
+        """What the server sends first: the common initial weights, as far as the method shares them."""
+        own = self.groups[0].own
+        return Broadcast({name: value[0].clone() for name, value in own.items() if self.method.shares(name)})
+
+    def schedule(self, group: Group, row: int, clock: Clock) -> Schedule:
+        """The batches of one client in one round."""
+        draws = generator(self.experiment.seed, "batches", group.members[row], clock.round)
+        return schedule(group.sizes[row], self.experiment.batch_size, self.experiment.epochs, draws)
+
+    def keys(self, group: Group, rows: Sequence[int], purpose: str, clock: Clock) -> Tensor:
+        """One key per client for hashed draws."""
+        keys = [key(self.experiment.seed, purpose, group.members[row], clock.round) for row in rows]
+        return torch.tensor(keys, device=self.device)
+
+    def optimiser(self, parameters: Iterable[Tensor], clock: Clock) -> torch.optim.Optimizer:
+        """A fresh optimiser: its state does not outlive a turn."""
+        e = self.experiment
+        rate = e.lr * e.lr_decay**clock.round
+        return torch.optim.SGD(parameters, lr=rate, momentum=e.momentum, weight_decay=e.weight_decay)
+
+    def trained(
+        self, group: Group, rows: Sequence[int], weights: State, collected: tuple[Tensor, Tensor] | None, clock: Clock
+    ) -> Trained:
+        """What the method makes its uploads from."""
+        if self.method.collect == "eval-pass":
+            collected = self.embed(group, rows, weights)
+        features, labels = collected if collected is not None else (torch.empty(0), torch.empty(0))
+        samples = torch.tensor([group.sizes[row] for row in rows], device=self.device)
+        classes = len(self.federation.classes)
+        return Trained(weights, samples, features, labels, classes, self.keys(group, rows, "clustering", clock))
+
+    def collecting(self, step: int, steps: int) -> bool:
+        """Whether features of this training step become prototypes."""
+        if self.method.collect == "last-epoch":
+            return step >= steps - steps // self.experiment.epochs
+        return self.method.collect == "all-epochs"
+
+    def _check_groups(self) -> None:
+        sizes = {group.module.feature_size for group in self.groups}
+        if self.method.collect is not None and len(sizes) > 1:
+            raise UserError("--model", self.experiment.model, f"prototypes need one feature size, these have {sorted(sizes)}")
+        shared = [
+            {name: tuple(value.shape[1:]) for name, value in group.own.items() if self.method.shares(name)}
+            for group in self.groups
+        ]
+        if any(layout != shared[0] for layout in shared):
+            raise UserError(
+                "--model", self.experiment.model, f"{self.method.name} averages weights, so all clients need one architecture"
+            )
+
+
+def group_clients(
+    experiment: Experiment, federation: Federation, models: Sequence[ModelSpec], device: torch.device
+) -> list[Group]:
+    """Clients grouped by architecture, input and test pool; models are dealt to clients in contiguous blocks."""
+    total = len(federation.clients)
+    members: dict[Hashable, list[int]] = {}
+    specs: dict[Hashable, ModelSpec] = {}
+    for index, client in enumerate(federation.clients):
+        spec = models[index * len(models) // total]
+        kind = (spec, client.train.images.shape[1:], client.mean, client.std, id(client.pool))
+        members.setdefault(kind, []).append(index)
+        specs[kind] = spec
+    dtype = torch.float64 if experiment.precision == "float64" else torch.float32
+    groups = []
+    for kind, indices in members.items():
+        clients = [federation.clients[index] for index in indices]
+        shape = clients[0].train.images.shape[1:]
+        module = build(specs[kind], (shape[0], shape[1], shape[2]), len(federation.classes), key(experiment.seed, "weights"))
+        groups.append(Group(indices, clients, module, device, dtype))
+    return groups
+
+
+def _check_finite(members: Sequence[int], losses: Sequence[Tensor], clock: Clock) -> None:
+    if bool(torch.cat(list(losses)).isfinite().all()):
+        return
+    for member, steps in zip(members, losses, strict=True):
+        bad = (~steps.isfinite()).nonzero()
+        if len(bad):
+            raise DivergedError(
+                f"the loss of client {member} became {float(steps[bad[0]])} in round {clock.round + 1}, "
+                f"step {int(bad[0]) + 1}; a smaller --lr may help"
+            )

@@ -1,0 +1,89 @@
+"""The reference engine: one client after the other, in a plain loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from protofed.engines.base import Engine, Group, State
+from protofed.methods.base import Batch, Trained, Turn
+from protofed.models.layers import step
+from protofed.models.net import Net
+from protofed.randomness import step_keys
+
+EVAL_BATCH = 1000
+
+
+class Sequential(Engine):
+    """Slow and obvious; every faster engine is tested against it."""
+
+    name: ClassVar[str] = "sequential"
+
+    def train(self, group: Group, rows: Sequence[int], turn: Turn) -> tuple[Trained, list[Tensor]]:
+        """Each client in turn."""
+        start = group.start(rows, turn.received)
+        keys = self.keys(group, rows, "dropout", turn.clock)
+        weights, collected, losses = [], [], []
+        for position, row in enumerate(rows):
+            state = {name: value[position] for name, value in start.items()}
+            loss, features, labels = self._train_client(group, row, state, keys[position], turn)
+            weights.append({name: value.clone() for name, value in group.module.state_dict().items()})
+            collected.append((features, labels))
+            losses.append(loss)
+        stacked = {name: torch.stack([state[name] for state in weights]) for name in start}
+        seen = None
+        if self.method.collect in ("last-epoch", "all-epochs"):
+            features = pad_sequence([features for features, _ in collected], batch_first=True)
+            seen = features, pad_sequence([labels for _, labels in collected], batch_first=True, padding_value=-1)
+        return self.trained(group, rows, stacked, seen, turn.clock), losses
+
+    def _train_client(
+        self, group: Group, row: int, start: State, key: Tensor, turn: Turn
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        group.module.load_state_dict(start)
+        model = Net(group.module)
+        optimiser = self.optimiser(group.module.parameters(), turn.clock)
+        batches = self.schedule(group, row, turn.clock)
+        steps = len(batches.sizes)
+        keys = step_keys(key, steps)
+        index = batches.rows.to(self.device) + group.starts[row]
+        losses, features, labels = [], [], []
+        for now, size in enumerate(batches.sizes):
+            chosen = index[now, :size]
+            batch = Batch(group.pixels(group.images[chosen]), group.labels[chosen], torch.ones_like(chosen, dtype=torch.bool))
+            with step(keys[now]):
+                loss = self.method.loss(model, batch, turn).mean()
+            optimiser.zero_grad()
+            loss.backward()
+            if self.collecting(now, steps) and model.features is not None:
+                features.append(model.features.detach())
+                labels.append(batch.y)
+            optimiser.step()
+            losses.append(loss.detach())
+        empty = torch.empty(0)
+        return torch.stack(losses), torch.cat(features or [empty]), torch.cat(labels or [empty])
+
+    @torch.no_grad()
+    def forward(self, group: Group, states: State, x: Tensor) -> tuple[Tensor, Tensor]:
+        """One model after the other."""
+        outputs = [
+            Net(group.module, {name: value[position] for name, value in states.items()})(x, train=False)
+            for position in range(len(next(iter(states.values()))))
+        ]
+        return torch.stack([out.features for out in outputs]), torch.stack([out.logits for out in outputs])
+
+    @torch.no_grad()
+    def embed(self, group: Group, rows: Sequence[int], states: State) -> tuple[Tensor, Tensor]:
+        """One client after the other."""
+        features, labels = [], []
+        for position, row in enumerate(rows):
+            model = Net(group.module, {name: value[position] for name, value in states.items()})
+            mine = slice(int(group.starts[row]), int(group.starts[row]) + group.sizes[row])
+            chunks = group.images[mine].split(EVAL_BATCH)
+            features.append(torch.cat([model(group.pixels(chunk), train=False).features for chunk in chunks]))
+            labels.append(group.labels[mine])
+        return pad_sequence(features, batch_first=True), pad_sequence(labels, batch_first=True, padding_value=-1)

@@ -1,0 +1,129 @@
+"""What is run: one frozen dataclass, from flags, YAML or Python. Defaults live here and nowhere else."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import yaml
+
+from protofed.errors import UserError, unknown
+
+T = TypeVar("T")
+
+
+def _option(default: T, text: str) -> T:
+    """A field with its help text, which the command line shows."""
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A federated experiment: method, data, split, model, training."""
+
+    method: str = _option("mp-fedcl", "Method: a name that `protofed methods` lists, or path/to/file.py:ClassName.")
+    params: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "Parameters of the method."})
+    dataset: str = _option("digits", "Dataset that `protofed datasets` lists; several joined with + share only prototypes.")
+    data_dir: str | None = _option(None, "Folder with the dataset's files, or with a folder named after the dataset.")
+    train_size: int | None = _option(None, "Use only the first so many training images.")
+    split: Literal["iid", "dirichlet", "ways", "domains", "quantity", "nid2"] = _option(
+        "dirichlet", "How training data is divided among clients; `protofed split` shows it."
+    )
+    alpha: float = _option(0.1, "Concentration of the Dirichlet draws (dirichlet, quantity): small is unequal.")
+    min_size: int = _option(10, "Least number of samples of a client (dirichlet, quantity).")
+    balance: bool = _option(True, "A client that has its share gets nothing of the next classes (dirichlet).")
+    ways: int = _option(3, "Mean number of classes of a client (ways).")
+    half_width: int = _option(2, "Classes of a client vary by so many around --ways (ways).")
+    shots: int = _option(100, "Mean number of samples of a class at a client (ways).")
+    long_tail: float | None = _option(None, "Ratio rho of the largest to the smallest class; combines with any split.")
+    val_fraction: float = _option(0.0, "Part of each client's training data held out for validation.")
+    clients: int = _option(5, "Number of clients.")
+    participation: float = _option(1.0, "Part of the clients that take part in a round.")
+    model: str = _option("mlp", "Model that `protofed models` lists, or path/to/file.py:Name; several, comma-separated, are dealt out.")
+    rounds: int = _option(60, "Communication rounds.")
+    epochs: int = _option(1, "Local epochs in a round.")
+    batch_size: int = _option(32, "Local batch size.")
+    lr: float = _option(0.01, "Learning rate of local SGD.")
+    lr_decay: float = _option(1.0, "Factor on the learning rate after each round.")
+    momentum: float = _option(0.5, "Momentum of local SGD.")
+    weight_decay: float = _option(0.0, "Weight decay of local SGD.")
+    seed: int = _option(0, "Seed of splits, initial weights, batches, dropout and clustering.")
+    engine: Literal["auto", "sequential", "stacked"] = _option("auto", "How clients are trained; all give the same results.")
+    device: str = _option("auto", "cpu, cuda or cuda:N; auto takes a GPU if there is one.")
+    precision: Literal["float32", "float64"] = _option("float32", "Floating-point type of weights and features.")
+    time_budget: float | None = _option(None, "Stop after the round in which so many seconds have passed.")
+    checkpoint_every: int = _option(1, "Rounds between checkpoints.")
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            checked = check_type(f"--{item.name.replace('_', '-')}", getattr(self, item.name), _hints()[item.name])
+            object.__setattr__(self, item.name, checked)
+        for name in ("clients", "rounds", "epochs", "batch_size", "checkpoint_every", "min_size", "ways", "shots"):
+            self._require(name, getattr(self, name) >= 1, "it must be 1 or more")
+        for name in ("lr", "lr_decay", "alpha"):
+            self._require(name, getattr(self, name) > 0, "it must be above 0")
+        for name in ("momentum", "weight_decay", "half_width", "seed"):
+            self._require(name, getattr(self, name) >= 0, "it must be 0 or more")
+        self._require("participation", 0 < self.participation <= 1, "it must be above 0 and at most 1")
+        self._require("val_fraction", 0 <= self.val_fraction < 1, "it must be at least 0 and below 1")
+        self._require("long_tail", self.long_tail is None or self.long_tail >= 1, "it must be 1 or more")
+        self._require("time_budget", self.time_budget is None or self.time_budget > 0, "it must be above 0 seconds")
+
+    def _require(self, name: str, holds: bool, allowed: str) -> None:
+        if not holds:
+            raise UserError(f"--{name.replace('_', '-')}", getattr(self, name), allowed)
+
+    def to_yaml(self) -> str:
+        """The experiment as YAML that `from_mapping` reads back."""
+        return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, allow_unicode=True)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Experiment:
+        """An experiment from named values; a misspelt name is an error with a suggestion."""
+        names = [item.name for item in dataclasses.fields(cls)]
+        for name in values:
+            if name not in names:
+                raise unknown("configuration key", str(name), names)
+        return cls(**values)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError("--config", str(path), "there is no such file") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError("--config", str(path), f"it cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise UserError("--config", str(path), "it must hold `name: value` lines")
+    return values
+
+
+def _hints() -> dict[str, Any]:
+    return get_type_hints(Experiment)
+
+
+def check_type(name: str, value: Any, kind: Any) -> Any:
+    """The value, if it is of a declared type (an int serves as a float); otherwise an error that names it."""
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise unknown(name, str(value), [str(choice) for choice in get_args(kind)])
+        return value
+    if get_origin(kind) is UnionType:
+        if value is None and type(None) in get_args(kind):
+            return None
+        return check_type(name, value, next(option for option in get_args(kind) if option is not type(None)))
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise UserError(name, value, "it must be a finite number")
+        return float(value)
+    plain = get_origin(kind) or kind
+    if not isinstance(value, plain) or (isinstance(value, bool) and plain is not bool):
+        raise UserError(name, value, f"it must be of type {plain.__name__.lower()}")
+    return value

@@ -1,0 +1,114 @@
+"""What crosses the line between client and server: an Upload one way, a Broadcast the other, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Self
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from protofed.prototypes import Prototypes
+
+Layout = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Message:
+    """Named weights, named prototype sets and named numbers."""
+
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+    prototypes: Mapping[str, Prototypes] = field(default_factory=dict)
+    numbers: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def flat(self) -> dict[str, Tensor]:
+        """The wire form: flat named tensors, without the empty slots of prototypes."""
+        flat = {f"weights/{name}": tensor for name, tensor in self.weights.items()}
+        for name, (vectors, counts) in self.prototypes.items():
+            slots = counts.flatten().nonzero().squeeze(1)
+            flat[f"prototypes/{name}/vectors"] = vectors.flatten(0, -2)[slots]
+            flat[f"prototypes/{name}/index"] = torch.stack([slots, counts.flatten()[slots]], 1).to(torch.int32)
+            flat[f"prototypes/{name}/shape"] = torch.tensor(vectors.shape, dtype=torch.int32)
+        return flat | {f"numbers/{name}": tensor for name, tensor in self.numbers.items()}
+
+    @classmethod
+    def from_flat(cls, flat: Mapping[str, Tensor]) -> Self:
+        """The message that `flat` was made from."""
+        parts: dict[str, dict[str, Tensor]] = {"weights": {}, "prototypes": {}, "numbers": {}}
+        for path, tensor in flat.items():
+            part, _, name = path.partition("/")
+            parts[part][name] = tensor
+        sets = sorted({path.rpartition("/")[0] for path in parts["prototypes"]})
+        unpacked = {name: _unpack(parts["prototypes"], name) for name in sets}
+        return cls(parts["weights"], unpacked, parts["numbers"])
+
+    def size(self) -> int:
+        """Bytes on the wire, all headers included; an empty message is not sent."""
+        layout = [(f"weights/{name}", tensor.dtype, tuple(tensor.shape)) for name, tensor in self.weights.items()]
+        for name, (vectors, counts) in self.prototypes.items():
+            filled = int((counts > 0).sum())
+            layout.append((f"prototypes/{name}/vectors", vectors.dtype, (filled, vectors.shape[-1])))
+            layout.append((f"prototypes/{name}/index", torch.int32, (filled, 2)))
+            layout.append((f"prototypes/{name}/shape", torch.int32, (vectors.dim(),)))
+        layout += [(f"numbers/{name}", tensor.dtype, tuple(tensor.shape)) for name, tensor in self.numbers.items()]
+        return _serialised_size(tuple(layout)) if layout else 0
+
+
+class Broadcast(Message):
+    """What the server sends to a client."""
+
+
+class Upload(Message):
+    """What a client sends; with a leading client axis on every tensor, what several clients sent."""
+
+    def client(self, row: int) -> Upload:
+        """One client's upload out of several."""
+        return Upload(
+            {name: tensor[row] for name, tensor in self.weights.items()},
+            {name: Prototypes(vectors[row], counts[row]) for name, (vectors, counts) in self.prototypes.items()},
+            {name: tensor[row] for name, tensor in self.numbers.items()},
+        )
+
+    def reorder(self, order: Tensor) -> Upload:
+        """The same uploads with their clients in another order."""
+        return Upload(
+            {name: tensor[order] for name, tensor in self.weights.items()},
+            {name: Prototypes(vectors[order], counts[order]) for name, (vectors, counts) in self.prototypes.items()},
+            {name: tensor[order] for name, tensor in self.numbers.items()},
+        )
+
+    @staticmethod
+    def join(uploads: Sequence[Upload]) -> Upload:
+        """Several groups of clients as one."""
+        if len(uploads) == 1:
+            return uploads[0]
+        first = uploads[0]
+        return Upload(
+            {name: torch.cat([upload.weights[name] for upload in uploads]) for name in first.weights},
+            {name: _join([upload.prototypes[name] for upload in uploads]) for name in first.prototypes},
+            {name: torch.cat([upload.numbers[name] for upload in uploads]) for name in first.numbers},
+        )
+
+
+def _join(groups: Sequence[Prototypes]) -> Prototypes:
+    slots = max(group.counts.shape[-1] for group in groups)
+    wide = [group.widen(slots) for group in groups]
+    return Prototypes(torch.cat([group.vectors for group in wide]), torch.cat([group.counts for group in wide]))
+
+
+def _unpack(parts: Mapping[str, Tensor], name: str) -> Prototypes:
+    packed, index = parts[f"{name}/vectors"], parts[f"{name}/index"].long()
+    shape = parts[f"{name}/shape"].tolist()
+    vectors = packed.new_zeros(shape).flatten(0, -2)
+    counts = index.new_zeros(shape[:-1]).flatten()
+    vectors[index[:, 0]] = packed
+    counts[index[:, 0]] = index[:, 1]
+    return Prototypes(vectors.view(shape), counts.view(shape[:-1]))
+
+
+@lru_cache(maxsize=4096)
+def _serialised_size(layout: Layout) -> int:
+    return len(save({name: torch.zeros(shape, dtype=dtype) for name, dtype, shape in layout}))

@@ -1,0 +1,70 @@
+"""The registry: the only place that knows methods by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any, get_type_hints
+
+from protofed.errors import UserError, unknown
+from protofed.experiment import check_type
+from protofed.methods.base import Method
+from protofed.plugins import is_file_spec, load_from_file
+
+METHODS = {
+    "local": "local:Local",
+    "fedavg": "fedavg:FedAvg",
+    "fedprox": "fedprox:FedProx",
+    "fedproto": "fedproto:FedProto",
+    "mp-fedcl": "mp_fedcl:MPFedCL",
+    "sp-fedcl": "sp_fedcl:SPFedCL",
+    "dp-fedcl": "dp_fedcl:DPFedCL",
+}
+
+
+def method_names() -> list[str]:
+    """Every method that can be named: ours, then those of installed packages (entry point group protofed.methods)."""
+    return [*METHODS, *sorted(point.name for point in entry_points(group="protofed.methods"))]
+
+
+def method_class(spec: str) -> type[Method]:
+    """The class behind a name, an entry point, or `path/to/file.py:ClassName`."""
+    if spec in METHODS:
+        module, _, name = METHODS[spec].partition(":")
+        found: Any = getattr(importlib.import_module(f"protofed.methods.{module}"), name)
+    elif is_file_spec(spec):
+        found = load_from_file("--method", spec)
+    elif points := entry_points(group="protofed.methods", name=spec):
+        found = next(iter(points)).load()
+    else:
+        raise unknown("--method", spec, method_names())
+    if not (isinstance(found, type) and issubclass(found, Method) and dataclasses.is_dataclass(found)):
+        raise UserError("--method", spec, "it must name a dataclass that extends protofed.methods.base.Method")
+    return found
+
+
+def parameters(cls: type[Method]) -> dict[str, tuple[Any, Any]]:
+    """The settable parameters of a method: name -> (type, default)."""
+    hints = get_type_hints(cls)
+    return {item.name: (hints[item.name], item.default) for item in dataclasses.fields(cls) if item.init}
+
+
+def build_method(spec: str, values: Mapping[str, Any]) -> Method:
+    """A method with its parameters, each checked against its declared type."""
+    cls = method_class(spec)
+    known = parameters(cls)
+    for name in values:
+        if name not in known:
+            raise unknown(f"--set (parameters of {spec})", name, known)
+    return cls(**{name: check_type(name, value, known[name][0]) for name, value in values.items()})
+
+
+
+def describe(name: str) -> dict[str, Any]:
+    """What `protofed methods` says of a method."""
+    cls = method_class(name)
+    values = {item: default for item, (_, default) in parameters(cls).items()}
+    about = {item: getattr(cls, item) for item in ("paper", "link", "up", "down", "score")}
+    return {"name": name, "description": (cls.__doc__ or "").split("\n")[0], **about, "parameters": values}

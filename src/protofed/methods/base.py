@@ -1,0 +1,111 @@
+"""What a method may say: its loss, what a client sends, what the server makes of it, how a prediction is made.
+
+A method never loops over epochs, batches, clients or samples and never touches devices or files: engines do that.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from protofed.messages import Broadcast, Upload
+from protofed.models.net import Net
+from protofed.prototypes import Prototypes
+
+Collect = Literal["eval-pass", "last-epoch", "all-epochs"]
+"""When prototypes are taken: after training in eval mode, or while training, before each batch's update."""
+
+
+class Batch(NamedTuple):
+    """One client's mini-batch: images, labels, and which samples are real (padding is not)."""
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor
+
+
+class Clock(NamedTuple):
+    """The number of a round, from 0, and how many there are."""
+
+    round: int
+    rounds: int
+
+
+class Turn(NamedTuple):
+    """A client's turn in a round: what it received, and when."""
+
+    received: Broadcast
+    clock: Clock
+
+
+class Trained(NamedTuple):
+    """Clients after local training; every tensor has a leading client axis."""
+
+    weights: Mapping[str, Tensor]
+    samples: Tensor  # [N]: training samples
+    features: Tensor  # [N, n, D]: what prototypes are made of; empty when the method collects none
+    labels: Tensor  # [N, n]: -1 for padding
+    classes: int
+    keys: Tensor  # [N]: for draws in clustering
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """A federated method. Its fields are the parameters a user may set."""
+
+    name: ClassVar[str]
+    paper: ClassVar[str]  # authors, venue, year
+    link: ClassVar[str]
+    up: ClassVar[str]  # what a client sends, in words
+    down: ClassVar[str]
+    score: ClassVar[str]  # the model/test/rule that its paper reports
+
+    collect: Collect | None = field(default=None, init=False)
+
+    @abstractmethod
+    def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
+        """The local objective: a loss per sample [B], which the engine averages, or a single number."""
+
+    def shares(self, name: str) -> bool:  # noqa: ARG002 - subclasses decide by name
+        """Whether the parameter or buffer of this name leaves the client."""
+        return False
+
+    def prototypes(self, trained: Trained) -> Mapping[str, Prototypes]:  # noqa: ARG002
+        """The prototype sets a client sends, made from the collected features."""
+        return {}
+
+    def upload(self, trained: Trained) -> Upload:
+        """What the clients send."""
+        weights = {name: tensor for name, tensor in trained.weights.items() if self.shares(name)}
+        return Upload(weights, self.prototypes(trained), {"samples": trained.samples} if weights else {})
+
+    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:  # noqa: ARG002
+        """What the server makes of a round's uploads (one per participant, in client order) and sends next."""
+        return Broadcast()
+
+    def receive(self, broadcast: Broadcast) -> Broadcast:
+        """What a client makes of a broadcast before it trains, once a round."""
+        return broadcast
+
+    def references(self, broadcast: Broadcast) -> Prototypes | None:  # noqa: ARG002
+        """The prototypes [C, M, D] of the nearest-prototype rule, or None where the method has none."""
+        return None
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """CE per sample."""
+    return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+
+
+def weighted_mean(weights: Mapping[str, Tensor], importance: Tensor) -> dict[str, Tensor]:
+    """The mean over clients of every floating-point tensor; integer buffers are the first client's."""
+    share = importance.to(torch.float64) / importance.sum()
+    return {
+        name: torch.tensordot(share.to(tensor.dtype), tensor, dims=1) if tensor.is_floating_point() else tensor[0]
+        for name, tensor in weights.items()
+    }

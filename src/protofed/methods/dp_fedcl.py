@@ -1,0 +1,44 @@
+"""DP-FedCL: MP-FedCL whose prototypes are DBSCAN clusters.  Qiao et al., arXiv 2304.01950.
+
+The paper gives neither eps nor min_samples. `eps=0.5` and `min_samples=5` are the usual library defaults, on the unit
+sphere; `neighbourhood="quantile"` takes eps from the data instead: the 90th percentile of the 4-NN distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch.nn.functional import normalize
+
+from protofed.errors import UserError
+from protofed.methods.base import Trained
+from protofed.methods.pool import PrototypePool
+from protofed.prototypes import Prototypes, dbscan, quantile_eps
+
+
+@dataclass(frozen=True)
+class DPFedCL(PrototypePool):
+    """As many prototypes per class as DBSCAN finds, pooled; the pooled contrast."""
+
+    name: ClassVar[str] = "dp-fedcl"
+
+    # Cluster counts differ between clients, so the slot-wise grid of Eq. 11 does not exist.
+    contrast: Literal["pooled", "none"] = "pooled"
+    neighbourhood: Literal["fixed", "quantile"] = "fixed"
+    eps: float = 0.5
+    min_samples: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.eps <= 0:
+            raise UserError("eps", self.eps, "it must be above 0")
+        if self.min_samples < 1:
+            raise UserError("min_samples", self.min_samples, "it must be 1 or more")
+
+    def prototypes(self, trained: Trained) -> Mapping[str, Prototypes]:
+        """DBSCAN on normalised features; prototypes are means of the raw ones."""
+        space = normalize(trained.features, dim=-1)
+        eps = quantile_eps(space, trained.labels, trained.classes) if self.neighbourhood == "quantile" else self.eps
+        return {"local": dbscan(trained.features, trained.labels, trained.classes, eps, self.min_samples, space=space)}

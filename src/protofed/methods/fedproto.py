@@ -1,0 +1,78 @@
+"""FedProto: clients share class means, never weights.  Tan et al., AAAI 2022, arXiv 2105.00243.
+
+Clients may have different architectures, inputs and classes; only the feature size is common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from protofed.errors import UserError
+from protofed.messages import Broadcast, Upload
+from protofed.methods.base import Batch, Clock, Collect, Trained, Turn, cross_entropy
+from protofed.methods.fedavg import FedAvg
+from protofed.models.net import Net
+from protofed.prototypes import Metric, Prototypes, Weighting, class_means, distance, mean_over_holders, prototype_distance
+
+
+@dataclass(frozen=True)
+class FedProto(FedAvg):
+    """Features are pulled to the mean prototype of their class."""
+
+    name: ClassVar[str] = "fedproto"
+    paper: ClassVar[str] = "Tan et al., AAAI 2022"
+    link: ClassVar[str] = "https://arxiv.org/abs/2105.00243"
+    up: ClassVar[str] = "class means"
+    down: ClassVar[str] = "mean prototypes"
+    score: ClassVar[str] = "own/own/nearest"
+
+    lam: float = 1.0  # λ; 1 on MNIST and FEMNIST, 0.1 on CIFAR-10
+    metric: Metric = "mse"
+    per: Literal["sample", "prototype"] = "sample"  # public code; Eq. 8
+    weighting: Weighting = "uniform"
+    collect: Collect = "last-epoch"
+    absent: Literal["drop", "keep"] = "drop"  # the prototype of a class that nobody sent this round
+    share_weights: bool = False  # RethinkFL's port averages the weights too
+
+    def __post_init__(self) -> None:
+        if self.lam < 0:
+            raise UserError("lam", self.lam, "it must be 0 or more")
+
+    def shares(self, name: str) -> bool:  # noqa: ARG002
+        """No weights, unless asked for."""
+        return self.share_weights
+
+    def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
+        """Eq. 7: CE + λ · distance to the global prototype of the sample's class."""
+        out = model(batch.x)
+        task = cross_entropy(out.logits, batch.y)
+        prototypes = turn.received.prototypes.get("global")
+        if prototypes is None:  # first round
+            return task
+        if self.per == "sample":
+            return task + self.lam * distance(out.features, batch.y, prototypes, self.metric)
+        return task + self.lam * prototype_distance(out.features, batch.y, batch.mask, prototypes, self.metric)
+
+    def prototypes(self, trained: Trained) -> Mapping[str, Prototypes]:
+        """Eq. 3: class means."""
+        return {"means": class_means(trained.features, trained.labels, trained.classes)}
+
+    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
+        """Eq. 6, over the clients that hold the class."""
+        fresh = mean_over_holders(uploads.prototypes["means"], self.weighting)
+        old = previous.prototypes.get("global")
+        if self.absent == "keep" and old is not None:
+            fresh = Prototypes(
+                torch.where(fresh.filled.unsqueeze(-1), fresh.vectors, old.vectors),
+                torch.where(fresh.filled, fresh.counts, old.counts),
+            )
+        return Broadcast(super().aggregate(uploads, previous, clock).weights, {"global": fresh})
+
+    def references(self, broadcast: Broadcast) -> Prototypes | None:
+        """Eq. 4: the nearest global prototype."""
+        return broadcast.prototypes.get("global")

@@ -1,0 +1,27 @@
+"""Local: every client trains alone, as long as in the other methods (rounds × epochs)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from protofed.methods.base import Batch, Method, Turn, cross_entropy
+from protofed.models.net import Net
+
+
+@dataclass(frozen=True)
+class Local(Method):
+    """Each client trains alone; the baseline that federation has to beat."""
+
+    name: ClassVar[str] = "local"
+    paper: ClassVar[str] = "baseline of every paper"
+    link: ClassVar[str] = ""
+    up: ClassVar[str] = "nothing"
+    down: ClassVar[str] = "nothing"
+    score: ClassVar[str] = "own/own/head"
+
+    def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:  # noqa: ARG002
+        """Cross-entropy."""
+        return cross_entropy(model(batch.x).logits, batch.y)

@@ -1,0 +1,22 @@
+"""SP-FedCL: MP-FedCL with a single prototype, the class mean.  Qiao et al., arXiv 2304.01950."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from protofed.methods.base import Trained
+from protofed.methods.pool import PrototypePool
+from protofed.prototypes import Prototypes, class_means
+
+
+@dataclass(frozen=True)
+class SPFedCL(PrototypePool):
+    """One prototype (the mean) per class and client, pooled; otherwise MP-FedCL."""
+
+    name: ClassVar[str] = "sp-fedcl"
+
+    def prototypes(self, trained: Trained) -> Mapping[str, Prototypes]:
+        """Eq. 7 with K = 1 needs no clustering."""
+        return {"local": class_means(trained.features, trained.labels, trained.classes)}

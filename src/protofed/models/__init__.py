@@ -1,0 +1,84 @@
+"""Models: each takes (shape, classes), returns Output, and calls its classifier `head`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from protofed.errors import UserError, unknown
+from protofed.models.cnn import Cnn, ProtoNet
+from protofed.models.mlp import Head, Mlp
+from protofed.models.mobilenet import MobileNetV2
+from protofed.models.output import Output
+from protofed.models.resnet import resnet10, resnet18
+from protofed.models.user import adopt
+from protofed.plugins import is_file_spec, load_from_file
+
+__all__ = ["MODELS", "Factory", "ModelSpec", "Output", "adopt", "build", "parameter_count"]
+
+Shape = tuple[int, int, int]
+Factory = Callable[[Shape, int], nn.Module]
+ModelSpec = str | Factory
+
+MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
+
+# name -> (factory, what it is, the input of its paper)
+MODELS: dict[str, tuple[Factory, str, Shape]] = {
+    "mlp": (Mlp, "MP-FedCL's MLP: 512-512 encoder, 256-d feature", MNIST),
+    "head": (Head, "MP-FedCL's 256-d MLP on ready-made features", (512, 1, 1)),
+    "cnn": (Cnn, "FedProto's CNN: two 5x5 convolutions, 50-d feature", MNIST),
+    "cnn-18": (partial(Cnn, channels=18), "FedProto's CNN with 18 channels in its second convolution", MNIST),
+    "cnn-22": (partial(Cnn, channels=22), "FedProto's CNN with 22 channels in its second convolution", MNIST),
+    "protonet": (ProtoNet, "four 64-channel blocks of prototypical networks, flattened feature", CIFAR),
+    "resnet10": (resnet10, "ResNet-10 with a 3x3 stem, 512-d feature", CIFAR),
+    "resnet18": (resnet18, "ResNet-18 with a 7x7 stem, 512-d feature", (3, 224, 224)),
+    "mobilenet-v2": (MobileNetV2, "MobileNetV2 of width 1, 1280-d feature", CIFAR),
+}
+
+
+def build(spec: ModelSpec, shape: tuple[int, int, int], classes: int, generator_key: int) -> nn.Module:
+    """Make a model from a name in MODELS, from `path/to/file.py:ClassName`, or from a callable.
+
+    The same key gives the same weights, and torch's global generator is left as it was.
+    """
+    factory = _factory(spec) if isinstance(spec, str) else spec
+    label = spec if isinstance(spec, str) else getattr(spec, "__name__", repr(spec))
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(generator_key)  # torch.manual_seed would reseed the GPUs too
+        try:
+            module = factory(shape, classes)
+        except Exception as error:
+            why = f"its constructor, called with ({shape}, {classes}), raised {type(error).__name__}: {error}"
+            raise UserError("--model", label, why) from error
+        if not isinstance(module, nn.Module):
+            raise UserError("--model", label, f"it must make an nn.Module, not {type(module).__name__}")
+        return adopt(module, shape, classes)
+
+
+def _factory(spec: str) -> Factory:
+    if spec in MODELS:
+        return MODELS[spec][0]
+    if is_file_spec(spec):
+        factory: Factory = load_from_file("--model", spec)
+        return factory
+    raise unknown("--model", spec, MODELS)
+
+
+def parameter_count(module: nn.Module) -> int:
+    """How many numbers the model learns; running statistics do not count."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def describe() -> list[dict[str, Any]]:
+    """What `protofed models` says of each model, counted on its paper's input."""
+    rows = []
+    for name, (_, text, shape) in MODELS.items():
+        module = build(name, shape, 10, 0)
+        size = "×".join(str(side) for side in shape)
+        row = {"name": name, "description": text, "input": size, "classes": 10}
+        rows.append(row | {"features": module.feature_size, "parameters": parameter_count(module)})
+    return rows

@@ -1,0 +1,37 @@
+"""A client's model as a loss sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from protofed.models.output import Output
+
+
+class Net:
+    """Call it on a batch: `model(x)` trains; `model(x, weights, train=False)` asks a teacher."""
+
+    def __init__(self, module: nn.Module, state: Mapping[str, Tensor] | None = None) -> None:
+        """Run `module` with `state` in place of its parameters and buffers, or with its own when None."""
+        self.module = module
+        self.state = state
+        self.features: Tensor | None = None  # of the last training forward, for prototypes taken while training
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The trainable parameters, by name."""
+        own = dict(self.module.named_parameters())
+        return {name: self.state[name] if self.state is not None else tensor for name, tensor in own.items()}
+
+    def __call__(self, x: Tensor, weights: Mapping[str, Tensor] | None = None, train: bool = True) -> Output:
+        """Features, logits and block features of `x`."""
+        if self.module.training != train:
+            self.module.train(train)
+        state = self.state if weights is None else weights
+        out = cast(Output, self.module(x) if state is None else functional_call(self.module, dict(state), (x,)))
+        if train:
+            self.features = out.features
+        return out

@@ -1,0 +1,83 @@
+"""DBSCAN for every (client, class) at once (DP-FedCL)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from protofed.errors import UserError
+from protofed.prototypes.means import group_means
+from protofed.prototypes.segments import exact_distances, segments
+from protofed.prototypes.type import Prototypes
+
+
+def dbscan(
+    features: Tensor,
+    labels: Tensor,
+    classes: int,
+    eps: float | Tensor,
+    min_samples: int,
+    space: Tensor | None = None,
+) -> Prototypes:
+    """The mean of each dense region of a class: [N, n, D] becomes [N, C, M, D], M as the fullest class needs.
+
+    Noise is ignored; a class of nothing but noise is represented by its mean. `eps` is one radius or one per client and
+    class, [N, C] (see `quantile_eps`). With `space`, [N, n, E], samples are clustered there (say, normalised) and the
+    prototypes are still means of `features`. A row labelled −1 is padding.
+    """
+    if not isinstance(eps, Tensor) and not eps > 0:
+        raise UserError("eps", eps, "a radius is positive")
+    if min_samples < 1:
+        raise UserError("min_samples", min_samples, "a dense region needs one sample or more")
+
+    part = segments(labels, classes)
+    points = part.gather(features if space is None else space)
+    radius = eps[part.clients, part.classes].view(-1, 1, 1) if isinstance(eps, Tensor) else eps
+    cluster = dense_regions(points, part.mask, radius, min_samples)
+    only_noise = (cluster < 0).all(-1, keepdim=True)
+    cluster = torch.where(only_noise & part.mask, 0, cluster)
+
+    number = int(cluster.max()) + 1 if len(cluster) else 1
+    member = cluster.unsqueeze(-1) == torch.arange(number, device=cluster.device)
+    return part.scatter(*group_means(part.gather(features), member))
+
+
+def dense_regions(points: Tensor, mask: Tensor, radius: float | Tensor, min_samples: int) -> Tensor:
+    """[S, m]: each point's region, numbered by first core point as scikit-learn does; −1 for noise and padding."""
+    near = exact_distances(points, points) <= radius
+    near &= mask.unsqueeze(-1) & mask.unsqueeze(-2)
+    core = near.sum(-1) >= min_samples  # a point is its own neighbour
+
+    # Connected core points come to share the lowest index among them; `nobody` is above every index.
+    nobody = mask.shape[1]
+    index = torch.arange(nobody, device=points.device, dtype=torch.int32)
+    root = torch.where(core, index, nobody)
+    while True:
+        lowest = torch.where(near, root.unsqueeze(-2), nobody).amin(-1)  # over the core points in reach
+        lowest = torch.where(core, lowest, nobody)
+        lowest = torch.where(core, lowest.gather(-1, lowest.clamp(max=nobody - 1).long()), nobody)  # the root's root
+        if torch.equal(lowest, root):
+            break
+        root = lowest
+
+    # A border point joins the first region in reach.
+    joined = torch.where(near, root.unsqueeze(-2), nobody).amin(-1)
+    number = (core & (root == index)).cumsum(-1) - 1
+    return torch.where(joined < nobody, number.gather(-1, joined.clamp(max=nobody - 1).long()), -1)
+
+
+def quantile_eps(points: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """[N, C]: the 90th percentile of the samples' distances to their 4th nearest neighbour in the class.
+
+    With fewer than five samples the farthest one stands in; a class with fewer than two gets 0.
+    """
+    part = segments(labels, classes)
+    within = part.gather(points)
+    distances = exact_distances(within, within).masked_fill(~part.mask.unsqueeze(-2), torch.inf)
+    nearest = distances.topk(min(5, distances.shape[-1]), largest=False).values  # the first is the point itself
+    fourth = (part.mask.sum(-1) - 1).clamp(max=4).view(-1, 1, 1).expand(*part.mask.shape, 1)
+    reach = nearest.gather(-1, fourth).squeeze(-1).masked_fill(~part.mask, torch.nan)
+    eps = points.new_zeros(part.grid)
+    if len(reach):
+        eps[part.clients, part.classes] = torch.nanquantile(reach, 0.9, dim=-1)
+    return eps

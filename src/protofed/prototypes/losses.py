@@ -1,0 +1,106 @@
+"""Losses on prototypes, written for one client's batch; `torch.func.vmap` maps them over clients.
+
+Each gives one value per sample, [B]. A sample whose class has no prototype, or whose label is −1, gets 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from protofed.errors import unknown
+from protofed.prototypes.means import class_means
+from protofed.prototypes.type import Prototypes
+
+
+def slot_contrast(features: Tensor, labels: Tensor, pool: Prototypes, temperature: float) -> Tensor:
+    """MP-FedCL Eq. 11: for each slot k of each client i, cross-entropy over the classes; the mean over (i, k).
+
+    The positive is the prototype of the sample's own class, and similarity is the cosine. `pool` is [N, C, K, D],
+    padded (`pad_with_class_mean`); a slot without the sample's class does not count, and empty ones are no candidates.
+    """
+    clients, classes, slots = pool.counts.shape
+    logits = torch.unflatten(_cosines(features, pool.vectors), -1, (clients, classes, slots)) / temperature
+    logits = logits.masked_fill(~pool.filled, torch.finfo(logits.dtype).min)  # not −∞: ∞ − ∞ is NaN
+
+    own = labels.clamp(min=0)
+    positive = logits.gather(2, own.view(-1, 1, 1, 1).expand(-1, clients, 1, slots)).squeeze(2)
+    counted = pool.filled.movedim(1, 0)[own] & (labels >= 0).view(-1, 1, 1)  # [B, N, K]
+    entropy = torch.where(counted, logits.logsumexp(2) - positive, 0)
+    return entropy.sum((1, 2)) / counted.sum((1, 2)).clamp(min=1)
+
+
+def pooled_contrast(features: Tensor, labels: Tensor, pool: Prototypes, temperature: float) -> Tensor:
+    """DP-FedCL: −1/|P(y)| Σ_{p ∈ P(y)} [v·u_p/τ − log Σ_a exp(v·u_a/τ)], a over the whole pool, all of unit length.
+
+    `pool` is [C, M, D] or [N, C, M, D].
+    """
+    classes, slots = pool.counts.shape[-2:]
+    filled = pool.filled.flatten()
+    label = (
+        torch.arange(classes, device=labels.device).view(-1, 1).expand(classes, slots).expand_as(pool.counts).flatten()
+    )
+
+    logits = _cosines(features, pool.vectors) / temperature
+    everyone = logits.masked_fill(~filled, torch.finfo(logits.dtype).min).logsumexp(-1)
+    positive = (label == labels.unsqueeze(-1)) & filled
+    number = positive.sum(-1)
+    return torch.where(number > 0, everyone - (logits * positive).sum(-1) / number.clamp(min=1), 0)
+
+
+def distance(features: Tensor, prototypes: Prototypes, labels: Tensor, metric: str = "mse") -> Tensor:
+    """FedProto: how far each feature is from the prototype of its class, [C, 1, D]; `metric` is one of `METRICS`."""
+    measure = _metric(metric)
+    own = labels.clamp(min=0)
+    known = prototypes.present[own] & (labels >= 0)
+    return torch.where(known, measure(features, prototypes.class_mean()[own]), 0)
+
+
+def prototype_distance(
+    features: Tensor, labels: Tensor, mask: Tensor, prototypes: Prototypes, metric: str = "l2"
+) -> Tensor:
+    """FedProto Eq. 8: Σ_c d(the batch's own mean of class c, its prototype), over the classes that have both; a scalar.
+
+    `mask`, [B], says which rows of the batch are samples.
+    """
+    measure = _metric(metric)
+    own = class_means(features, torch.where(mask, labels, -1), prototypes.counts.shape[-2])
+    return torch.where(own.present & prototypes.present, measure(own.class_mean(), prototypes.class_mean()), 0).sum()
+
+
+def _mse(a: Tensor, b: Tensor) -> Tensor:
+    """The mean over coordinates of the squared difference, as in FedProto's code."""
+    return (a - b).square().mean(-1)
+
+
+def _l2(a: Tensor, b: Tensor) -> Tensor:
+    """The Euclidean distance; its gradient at 0 is 0."""
+    length: Tensor = torch.linalg.vector_norm(a - b, dim=-1)
+    return length
+
+
+def _l1(a: Tensor, b: Tensor) -> Tensor:
+    """The sum of absolute differences."""
+    return (a - b).abs().sum(-1)
+
+
+def _emd(a: Tensor, b: Tensor) -> Tensor:
+    """The earth mover's distance between the coordinates of a and of b, each taken as a sample on the line."""
+    return (a.sort(-1).values - b.sort(-1).values).abs().mean(-1)
+
+
+METRICS = {"mse": _mse, "l2": _l2, "l1": _l1, "emd": _emd}
+
+
+def _metric(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    if name not in METRICS:
+        raise unknown("metric", name, METRICS)
+    return METRICS[name]
+
+
+def _cosines(features: Tensor, vectors: Tensor) -> Tensor:
+    """[B, P]: the cosine of each feature with each of the P prototypes; 0 for a zero vector."""
+    return normalize(features, dim=-1, eps=1e-8) @ normalize(vectors, dim=-1, eps=1e-8).flatten(0, -2).T

@@ -1,0 +1,103 @@
+"""The run folder: config.yaml, rounds.jsonl, result.json and checkpoint/. Every file is replaced whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from protofed.errors import UserError
+from protofed.experiment import Experiment, read_yaml
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that a reader, or a crash, sees the old content or the new, never a part."""
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)  # noqa: PTH105 - Path.replace is the same call; this one is the documented atomic rename
+
+
+class RunFolder:
+    """Reads and writes one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rounds = path / "rounds.jsonl"
+        self.result = path / "result.json"
+        self.checkpoint = path / "checkpoint" / "state.safetensors"
+
+    @classmethod
+    def create(cls, path: Path, experiment: Experiment) -> RunFolder:
+        """A new folder; an existing one is never written over."""
+        folder = cls(make_folder(path))
+        folder.checkpoint.parent.mkdir()
+        write_atomically(path / "config.yaml", experiment.to_yaml())
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """A folder that a run has written."""
+        if not (path / "config.yaml").is_file():
+            raise UserError("DIR", str(path), "it is not a run folder: it has no config.yaml")
+        return cls(path)
+
+    def experiment(self) -> Experiment:
+        """What was run."""
+        return Experiment.from_mapping(read_yaml(self.path / "config.yaml"))
+
+    def append_round(self, line: Mapping[str, Any]) -> None:
+        """Add a round as it happens."""
+        with self.rounds.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def read_rounds(self, upto: int) -> list[dict[str, Any]]:
+        """The first rounds; later ones, and a line cut short by a crash, are dropped from the file."""
+        lines = self.rounds.read_text(encoding="utf-8").splitlines() if self.rounds.exists() else []
+        if len(lines) < upto:
+            raise UserError("DIR", str(self.path), f"rounds.jsonl has {len(lines)} rounds, its checkpoint {upto}")
+        kept = [json.loads(line) for line in lines[:upto]]
+        write_atomically(self.rounds, "".join(json.dumps(line) + "\n" for line in kept))
+        return kept
+
+    def save_checkpoint(self, tensors: Mapping[str, Tensor], rounds: int) -> None:
+        """Replace the checkpoint by the state after so many rounds."""
+        draft = self.checkpoint.with_name(".state.draft")
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, draft, {"rounds": str(rounds)})
+        os.replace(draft, self.checkpoint)  # noqa: PTH105
+
+    def load_checkpoint(self, device: torch.device) -> tuple[dict[str, Tensor], int] | None:
+        """The last checkpoint and the rounds it stands for, or None if the run had not come to one."""
+        if not self.checkpoint.exists():
+            return None
+        try:
+            with safe_open(self.checkpoint, framework="pt", device=str(device)) as file:
+                return {name: file.get_tensor(name) for name in file.keys()}, int(file.metadata()["rounds"])  # noqa: SIM118
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise UserError("DIR", str(self.path), f"its checkpoint cannot be read: {error}") from None
+
+
+def make_folder(path: Path) -> Path:
+    """A new, empty folder."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise UserError("--out", str(path), "it exists already; name a new folder") from None
+    except OSError as error:
+        raise UserError("--out", str(path), f"it cannot be made: {error.strerror}") from None
+    return path
+
+
+def fresh_path(name: str) -> Path:
+    """runs/<name>, numbered if that is taken."""
+    path, number = Path("runs") / name, 1
+    while path.exists():
+        number += 1
+        path = Path("runs") / f"{name}-{number}"
+    return path

@@ -1,0 +1,83 @@
+"""What came out of a run, typed; `result.json` is its JSON form."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """One model/test/rule accuracy in percent: last round, mean of the last five, best, and per client at the end."""
+
+    last: float
+    last5: float
+    best: float
+    best_round: int
+    per_client: list[float]
+    per_domain: dict[str, float] | None = None
+    diagnostic: bool = False  # by class means of the client's own data: the method itself has no such rule
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run."""
+
+    method: str
+    dataset: str
+    split: str
+    clients: int
+    rounds: int
+    seed: int
+    engine: str
+    device: str
+    model: str
+    params: dict[str, Any]  # the method's parameters, defaults included
+    model_parameters: list[int]  # trainable numbers, one entry per architecture
+    score: str  # the accuracy that the method's paper reports
+    bytes_up: int  # over all rounds and clients
+    bytes_down: int
+    seconds: float
+    stopped: str  # "rounds" or "time budget"
+    accuracy: dict[str, Accuracy]
+    folder: str | None = None  # where it is on disk; not part of result.json
+
+    def to_json(self) -> str:
+        """The text of result.json."""
+        values = dataclasses.asdict(self)
+        del values["folder"]
+        for entry in values["accuracy"].values():
+            if entry["per_domain"] is None:
+                del entry["per_domain"]
+        return json.dumps(values, indent=2) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> Result:
+        """The result in a run folder."""
+        values = json.loads((path / "result.json").read_text(encoding="utf-8"))
+        accuracy = {name: Accuracy(**entry) for name, entry in values.pop("accuracy").items()}
+        return cls(**values, accuracy=accuracy, folder=str(path))
+
+
+def summarise(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Accuracy]:
+    """Accuracies over a run's rounds, as rounds.jsonl holds them."""
+    end = rounds[-1]
+    summary = {}
+    for name, per_client in end["per_client"].items():
+        values = [line["accuracy"][name] for line in rounds]
+        best = max(range(len(values)), key=values.__getitem__)
+        recent = values[-5:]
+        summary[name] = Accuracy(
+            last=values[-1],
+            last5=sum(recent) / len(recent),
+            best=values[best],
+            best_round=best + 1,
+            per_client=per_client,
+            per_domain=end["per_domain"].get(name),
+            diagnostic=name in end["diagnostic"],
+        )
+    return summary

@@ -1,0 +1,86 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from protofed.comparison import Comparison, Spread
+    from protofed.data.federation import Federation
+    from protofed.results.result import Result
+
+COLUMNS = ("own/own/head", "own/own/nearest", "own/all/head", "own/all/nearest", "global/all/head", "global/domain/head")
+"""The accuracies a comparison shows, where they exist; the rest is in compare.json."""
+
+
+def console() -> Console:
+    """Standard output; wide enough for a table when it is not a terminal."""
+    found = Console()
+    return found if found.is_terminal else Console(width=140)
+
+
+def size(number: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000 or unit == "GB":
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    raise AssertionError
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """A row a method: mean ± std over seeds of the last round's accuracies, bytes per round, seconds."""
+    names = [name for name in COLUMNS if any(name in row.accuracy for row in comparison.rows)]
+    first = comparison.results[0]
+    seeds = len(comparison.rows[0].rounds)
+    table = Table(
+        title=f"{first.dataset}, {first.split}, {first.clients} clients, {first.model}; {seeds} seeds, last round",
+        caption="model/test/rule accuracy in %, mean ± sample std over seeds; * diagnostic: nearest own class mean",
+    )
+    table.add_column("method")
+    for name in names:
+        table.add_column(name.replace("/", "/\n"), justify="right")
+    for name in ("up a\nround", "down a\nround", "seconds"):
+        table.add_column(name, justify="right")
+    for row in comparison.rows:
+        cells = [_cell(row.accuracy.get(name), name in row.diagnostic) for name in names]
+        up, down = size(row.bytes_up_per_round.mean), size(row.bytes_down_per_round.mean)
+        table.add_row(row.method, *cells, up, down, f"{row.seconds.mean:.1f}")
+    return table
+
+
+def result_table(result: Result) -> Table:
+    """Every accuracy of one run."""
+    table = Table(
+        title=f"{result.method}, {result.dataset}, {result.split}, {result.clients} clients, {result.model}, seed {result.seed}",
+        caption=f"{result.rounds} rounds, {result.seconds:.1f} s, {size(result.bytes_up)} up, {size(result.bytes_down)} down",
+    )
+    for name in ("model/test/rule", "last", "last 5", "best", "in round", "worst client"):
+        table.add_column(name, justify="left" if name == "model/test/rule" else "right")
+    for name, value in result.accuracy.items():
+        mark = " *" if value.diagnostic else ""
+        numbers = [f"{number:.2f}" for number in (value.last, value.last5, value.best)]
+        style = "bold" if name == result.score else None
+        table.add_row(name + mark, *numbers, str(value.best_round), f"{min(value.per_client):.2f}", style=style)
+    return table
+
+
+def split_table(federation: Federation) -> Table:
+    """Training samples of each client and class."""
+    table = Table(title="training samples: clients × classes")
+    table.add_column("client")
+    for name in (*federation.classes, "all", "own test"):
+        table.add_column(name, justify="right")
+    for number, (client, counts) in enumerate(zip(federation.clients, federation.counts.tolist(), strict=True)):
+        cells = [str(count) if count else "·" for count in counts]
+        table.add_row(str(number), *cells, str(sum(counts)), str(len(client.own)))
+    return table
+
+
+def _cell(spread: Spread | None, diagnostic: bool) -> str:
+    if spread is None:
+        return "–"
+    return f"{spread.mean:.1f} ± {spread.std:.1f}{'*' if diagnostic else ''}"

@@ -1,0 +1,212 @@
+"""One experiment from beginning to end: experiment → engine → method → evaluation → run folder."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from protofed.data import Federation, Split, federate, join, load
+from protofed.engines import choose_engine
+from protofed.engines.base import group_clients
+from protofed.errors import UserError
+from protofed.evaluation import Evaluator
+from protofed.experiment import Experiment
+from protofed.messages import Broadcast
+from protofed.methods import build_method, parameters
+from protofed.methods.base import Clock, Method
+from protofed.models import ModelSpec, parameter_count
+from protofed.randomness import generator
+from protofed.results.folder import RunFolder, write_atomically
+from protofed.results.progress import Progress
+from protofed.results.result import Result, summarise
+
+
+class Interrupted(Exception):
+    """Ctrl-C: the run stopped after a whole round."""
+
+
+class Run:
+    """A federation in training."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        method: Method | None = None,
+        federation: Federation | None = None,
+        models: Sequence[ModelSpec] | None = None,
+    ) -> None:
+        """Prepare everything that can fail on wrong input; nothing is written yet."""
+        self.experiment = experiment
+        self.method = method or build_method(experiment.method, experiment.params)
+        self.federation = federation or federation_of(experiment)
+        self.device = _device(experiment.device)
+        groups = group_clients(experiment, self.federation, models or experiment.model.split(","), self.device)
+        kind, self.engine_reason = choose_engine(experiment.engine, self.device, groups)
+        self.engine = kind(experiment, self.method, self.federation, groups, self.device)
+        self.evaluator = Evaluator(self.engine)
+        self.broadcast = self.engine.initial_broadcast()
+        self.history: list[dict[str, Any]] = []
+
+    def play(self, folder: RunFolder | None, progress: Progress) -> Result:
+        """Play the remaining rounds."""
+        experiment = self.experiment
+        stopped = "rounds"
+        progress.begin(self)
+        with _interruptible(folder is not None) as interrupted:
+            while len(self.history) < experiment.rounds:
+                line = self.play_round()
+                done = len(self.history)
+                stopped = "time budget" if self._over_budget() else "rounds"
+                last = done == experiment.rounds or stopped == "time budget"
+                if folder is not None:
+                    folder.append_round(line)
+                    if last or interrupted() or done % experiment.checkpoint_every == 0:
+                        folder.save_checkpoint(self.state(), done)
+                progress.advance(self, line)
+                if last:
+                    break
+                if interrupted():
+                    raise Interrupted(f"stopped after round {done} of {experiment.rounds}")
+        result = self.result(stopped, folder)
+        if folder is not None:
+            write_atomically(folder.result, result.to_json())
+        return result
+
+    def play_round(self) -> dict[str, Any]:
+        """One round: local training, aggregation, evaluation."""
+        began = time.perf_counter()
+        clock = Clock(len(self.history), self.experiment.rounds)
+        who = participants(self.experiment, len(self.federation.clients), clock)
+        sent = self.broadcast
+        uploads, loss = self.engine.round(who, sent, clock)
+        self.broadcast = self.method.aggregate(uploads, sent, clock)
+        evaluation = self.evaluator(self.broadcast)
+        line = {
+            "round": clock.round + 1,
+            "seconds": time.perf_counter() - began,
+            "loss": loss,
+            "participants": who,
+            "bytes_up": sum(uploads.client(row).size() for row in range(len(who))),
+            "bytes_down": sent.size() * len(who),
+            "accuracy": evaluation.means(),
+            "per_client": evaluation.per_client,
+            "per_domain": evaluation.per_domain,
+            "diagnostic": evaluation.diagnostic,
+        }
+        self.history.append(line)
+        return line
+
+    def _over_budget(self) -> bool:
+        budget = self.experiment.time_budget
+        return budget is not None and sum(line["seconds"] for line in self.history) >= budget
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Everything a resumed run needs: every client's own model and what the server sends next."""
+        own = {f"own/{number}/{name}": t for number, group in enumerate(self.engine.groups) for name, t in group.own.items()}
+        return own | {f"server/{name}": tensor for name, tensor in self.broadcast.flat().items()}
+
+    def restore(self, folder: RunFolder) -> None:
+        """Go back to a folder's last checkpoint."""
+        found = folder.load_checkpoint(self.device)
+        tensors, rounds = found or ({}, 0)
+        self.history = folder.read_rounds(rounds)
+        if not found:
+            return
+        server = {name.removeprefix("server/"): t for name, t in tensors.items() if name.startswith("server/")}
+        self.broadcast = Broadcast.from_flat(server)
+        for number, group in enumerate(self.engine.groups):
+            group.own = {name: tensors[f"own/{number}/{name}"] for name in group.own}
+
+    def result(self, stopped: str, folder: RunFolder | None) -> Result:
+        """What came out so far."""
+        experiment = self.experiment
+        return Result(
+            method=self.method.name,
+            dataset=experiment.dataset,
+            split=experiment.split,
+            clients=len(self.federation.clients),
+            rounds=len(self.history),
+            seed=experiment.seed,
+            engine=self.engine.name,
+            device=str(self.device),
+            model=experiment.model,
+            params={name: getattr(self.method, name) for name in parameters(type(self.method))},
+            model_parameters=[parameter_count(group.module) for group in self.engine.groups],
+            score=self.method.score,
+            bytes_up=sum(line["bytes_up"] for line in self.history),
+            bytes_down=sum(line["bytes_down"] for line in self.history),
+            seconds=sum(line["seconds"] for line in self.history),
+            stopped=stopped,
+            accuracy=summarise(self.history),
+            folder=None if folder is None else str(folder.path),
+        )
+
+
+def participants(experiment: Experiment, clients: int, clock: Clock) -> list[int]:
+    """Who takes part in a round, in client order."""
+    number = max(1, round(experiment.participation * clients))
+    draw = torch.randperm(clients, generator=generator(experiment.seed, "participation", clock.round))
+    return sorted(draw[:number].tolist())
+
+
+def federation_of(experiment: Experiment) -> Federation:
+    """The clients of an experiment; datasets joined with + get an equal number of clients each."""
+    names = experiment.dataset.split("+")
+    split = Split(
+        name=experiment.split,
+        alpha=experiment.alpha,
+        min_size=experiment.min_size,
+        balance=experiment.balance,
+        ways=experiment.ways,
+        half_width=experiment.half_width,
+        shots=experiment.shots,
+        rho=experiment.long_tail,
+    )
+    if experiment.clients < len(names):
+        raise UserError("--clients", experiment.clients, f"{len(names)} datasets need at least as many clients")
+    folder = None if experiment.data_dir is None else Path(experiment.data_dir)
+    parts = []
+    for number, name in enumerate(names):
+        share = (experiment.clients + len(names) - 1 - number) // len(names)
+        dataset = load(name, folder, experiment.train_size)
+        parts.append(federate(dataset, split, share, experiment.seed, experiment.val_fraction))
+    return parts[0] if len(parts) == 1 else join(parts)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError("--device", name, f"this machine cannot use it: {str(error).splitlines()[0]}") from None
+    return device
+
+
+@contextmanager
+def _interruptible(active: bool) -> Iterator[Any]:
+    """Turn the first Ctrl-C into a question that can be asked after a round; a second one stops at once."""
+    seen = False
+
+    def remember(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        nonlocal seen
+        seen = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    try:
+        before = signal.signal(signal.SIGINT, remember) if active else None
+    except ValueError:  # not in the main thread: leave signals alone
+        before = None
+    try:
+        yield lambda: seen
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)

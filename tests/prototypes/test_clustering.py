@@ -1,0 +1,294 @@
+"""Class means, segments, k-means and DBSCAN against plain loops, scikit-learn and themselves one client at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from sklearn.cluster import DBSCAN, KMeans
+from torch import Tensor
+from torch.testing import assert_close
+
+from protofed.errors import UserError
+from protofed.prototypes import Prototypes, class_means, dbscan, kmeans, quantile_eps, segments
+from protofed.prototypes.dbscan import dense_regions
+from reference import prototypes as reference
+
+from .cases import quick, random_features, random_labels, seeds
+
+STARTS = ["random", "k-means++"]
+
+
+def blobs(clients: int, rows: int, classes: int, dim: int, seed: int, spread: float = 0.1) -> tuple[Tensor, Tensor]:
+    """Each class of each client is up to three tight groups of points; some rows are exact copies of others."""
+    rng = torch.Generator().manual_seed(seed)
+    labels = random_labels(clients, rows, classes=classes, seed=seed)
+    middle = 5 * torch.randn((classes, 3, dim), generator=rng, dtype=torch.float64)
+    group = torch.randint(3, (clients, rows), generator=rng)
+    noise = spread * torch.randn((clients, rows, dim), generator=rng, dtype=torch.float64)
+    copy = torch.rand((clients, rows), generator=rng) < 0.2
+    return middle[labels.clamp(min=0), group] + noise.masked_fill(copy.unsqueeze(-1), 0), labels
+
+
+def one_client(prototypes: Prototypes, client: int) -> Prototypes:
+    return Prototypes(prototypes.vectors[client], prototypes.counts[client])
+
+
+sizes = given(
+    clients=st.integers(1, 3), rows=st.integers(0, 24), classes=st.integers(1, 4), dim=st.integers(1, 5), seed=seeds
+)
+
+
+@quick
+@sizes
+def test_class_means_are_the_means(clients: int, rows: int, classes: int, dim: int, seed: int) -> None:
+    features, labels = (
+        random_features(clients, rows, dim, seed=seed),
+        random_labels(clients, rows, classes=classes, seed=seed),
+    )
+    result = class_means(features, labels, classes)
+    for i in range(clients):
+        expected = reference.class_means(features[i].numpy(), labels[i].numpy())
+        for c in range(classes):
+            mean, count = expected.get(c, (np.zeros(dim), 0))
+            assert result.counts[i, c, 0] == count
+            assert_close(result.vectors[i, c, 0], torch.tensor(mean), atol=1e-12, rtol=1e-12)
+
+
+@quick
+@sizes
+def test_segments_hold_each_sample_once_in_order(clients: int, rows: int, classes: int, dim: int, seed: int) -> None:
+    features, labels = (
+        random_features(clients, rows, dim, seed=seed),
+        random_labels(clients, rows, classes=classes, seed=seed),
+    )
+    part = segments(labels, classes)
+    points = part.gather(features)
+    pairs = list(zip(part.clients.tolist(), part.classes.tolist(), strict=True))
+    assert pairs == [(i, c) for i in range(clients) for c in range(classes) if (labels[i] == c).any()]
+    for s, (i, c) in enumerate(pairs):
+        assert torch.equal(points[s][part.mask[s]], features[i][labels[i] == c])
+        assert not points[s][~part.mask[s]].any()
+    grid = part.scatter(points, part.mask.double())
+    assert grid.vectors.shape == (clients, classes, *points.shape[1:])
+    assert grid.counts.sum() == (labels >= 0).sum()
+
+
+def test_a_label_beyond_the_classes_is_refused() -> None:
+    with pytest.raises(UserError, match="labels: 3"):
+        segments(torch.tensor([[0, 3]]), 3)
+
+
+@quick
+@given(
+    clients=st.integers(1, 3),
+    rows=st.integers(0, 24),
+    classes=st.integers(1, 3),
+    k=st.integers(1, 4),
+    iterations=st.sampled_from([1, 2, 100]),
+    tolerance=st.sampled_from([1e-4, 1.0]),
+    seed=seeds,
+)
+def test_kmeans_is_lloyd_from_the_same_starts(
+    clients: int, rows: int, classes: int, k: int, iterations: int, tolerance: float, seed: int
+) -> None:
+    features, labels = blobs(clients, rows, classes, 3, seed, spread=1.0)
+    keys = torch.arange(clients) + seed
+    result = kmeans(features, labels, classes, k, keys, restarts=3, iterations=iterations, tolerance=tolerance)
+    assert result.counts.shape == (clients, classes, k)
+    for i in range(clients):
+        for c in range(classes):
+            points = features[i][labels[i] == c].numpy()
+            groups = reference.kmeans(points, k, int(keys[i]), c, 3, iterations, tolerance) if len(points) else []
+            assert result.counts[i, c].tolist() == [len(g) for g in groups] + [0] * (k - len(groups))
+            for slot, group in enumerate(groups):
+                assert_close(result.vectors[i, c, slot], torch.tensor(points[group].mean(0)), atol=1e-10, rtol=1e-10)
+            assert not result.vectors[i, c, len(groups) :].any()
+
+
+@quick
+@example(clients=4, rows=150, classes=3, k=4, start="random", tolerance=1.0, seed=2)  # some stop early
+@example(clients=2, rows=0, classes=2, k=2, start="random", tolerance=1e-4, seed=0)
+@given(
+    clients=st.integers(2, 4),
+    rows=st.integers(1, 30),
+    classes=st.integers(1, 3),
+    k=st.integers(1, 4),
+    start=st.sampled_from(STARTS),
+    tolerance=st.sampled_from([1e-4, 1.0]),
+    seed=seeds,
+)
+def test_kmeans_of_a_client_ignores_the_others_and_padding(
+    clients: int, rows: int, classes: int, k: int, start: str, tolerance: float, seed: int
+) -> None:
+    features, labels = blobs(clients, rows, classes, 3, seed, spread=2.0)
+    keys = torch.arange(clients) * 7 + seed
+    together = kmeans(features, labels, classes, k, keys, start, tolerance=tolerance)
+    padded = kmeans(
+        torch.nn.functional.pad(features, (0, 0, 2, 5)),
+        torch.nn.functional.pad(labels, (2, 5), value=-1),
+        classes,
+        k,
+        keys,
+        start,
+        tolerance=tolerance,
+    )
+    assert_close(padded, together, atol=1e-12, rtol=1e-12)
+    for i in range(clients):
+        alone = kmeans(features[i : i + 1], labels[i : i + 1], classes, k, keys[i : i + 1], start, tolerance=tolerance)
+        assert_close(one_client(alone, 0), one_client(together, i), atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_kmeans_is_as_good_as_scikit_learn_on_clear_blobs(start: str) -> None:
+    rng = torch.Generator().manual_seed(3)
+    middle = 10 * torch.randn((4, 8), generator=rng, dtype=torch.float64)
+    features = (middle.repeat(30, 1) + torch.randn((120, 8), generator=rng, dtype=torch.float64)).unsqueeze(0)
+    result = kmeans(features, torch.zeros(1, 120, dtype=torch.int64), 1, 4, torch.tensor([5]), start, restarts=10)
+    inertia = torch.cdist(features[0], result.vectors[0, 0]).amin(-1).square().sum()
+    assert inertia <= 1.001 * KMeans(4, n_init=10, random_state=0).fit(features[0].numpy()).inertia_
+    assert result.counts[0, 0].tolist() == [30, 30, 30, 30]
+
+
+def test_k_means_plus_plus_picks_by_squared_distance() -> None:
+    # From 0, the points 1 and 3 are picked with probability 1/10 and 9/10: one iteration, one restart, many keys.
+    many = 4000
+    features = torch.tensor([[0.0], [0.0], [1.0], [3.0]], dtype=torch.float64).expand(many, 4, 1)
+    labels = torch.zeros(many, 4, dtype=torch.int64)
+    result = kmeans(features, labels, 1, 2, torch.arange(many) * 977, "k-means++", restarts=1, iterations=0)
+    # Starts {0, 1} split {0, 0} | {1, 3}; {0, 3} splits {0, 0, 1} | {3}; {1, 3} splits {0, 0, 1} | {3} as well.
+    pairs = (result.counts[:, 0, 0] == 2).double().mean()
+    expected = 0.5 * 1 / 10 + 0.25 * 2 / 6 + 0.25 * 0  # first pick 0, then 1; first pick 1, then a 0; first pick 3
+    assert abs(pairs - expected) < 0.02
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_few_samples_stand_for_themselves(start: str) -> None:
+    features = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [1.0, 2.0], [9.0, 9.0]]], dtype=torch.float64)
+    result = kmeans(features, torch.tensor([[0, 0, 0, 2]]), 3, 4, torch.tensor([0]), start)
+    assert result.counts.tolist() == [[[2, 1, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]]
+    assert torch.equal(result.vectors[0, 0, :2], features[0, :2])
+    assert torch.equal(result.vectors[0, 2, 0], features[0, 3])
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_identical_samples_make_one_prototype(start: str) -> None:
+    result = kmeans(torch.full((1, 9, 2), 0.1), torch.zeros(1, 9, dtype=torch.int64), 1, 3, torch.tensor([1]), start)
+    assert result.counts.tolist() == [[[9, 0, 0]]]
+    assert_close(result.vectors[0, 0, 0], torch.full((2,), 0.1))
+
+
+def test_kmeans_with_one_prototype_is_the_class_mean() -> None:
+    features, labels = blobs(3, 20, 3, 4, seed=1)
+    assert_close(kmeans(features, labels, 3, 1, torch.arange(3)), class_means(features, labels, 3))
+
+
+def test_kmeans_clusters_in_one_space_and_averages_in_another() -> None:
+    features = torch.tensor([[[1.0, 0.0], [9.0, 0.0], [0.0, 1.0], [0.0, 9.0]]])
+    direction = torch.nn.functional.normalize(features, dim=-1)
+    result = kmeans(
+        features, torch.zeros(1, 4, dtype=torch.int64), 1, 2, torch.tensor([0]), restarts=10, space=direction
+    )
+    assert_close(result.vectors[0, 0], torch.tensor([[5.0, 0.0], [0.0, 5.0]]))
+
+
+def test_kmeans_names_a_wrong_argument() -> None:
+    features, labels = torch.zeros(1, 2, 1), torch.zeros(1, 2, dtype=torch.int64)
+    with pytest.raises(UserError, match=r"^k: 0"):
+        kmeans(features, labels, 1, 0, torch.tensor([0]))
+    with pytest.raises(UserError, match=r"start: 'kmeans\+\+'.*did you mean 'k-means\+\+'"):
+        kmeans(features, labels, 1, 1, torch.tensor([0]), "kmeans++")
+
+
+@quick
+@given(
+    clients=st.integers(1, 3),
+    rows=st.integers(0, 40),
+    classes=st.integers(1, 3),
+    dim=st.integers(1, 3),
+    eps=st.floats(0.1, 2.0),
+    min_samples=st.integers(1, 6),
+    seed=seeds,
+)
+def test_dbscan_is_scikit_learns(
+    clients: int, rows: int, classes: int, dim: int, eps: float, min_samples: int, seed: int
+) -> None:
+    features, labels = blobs(clients, rows, classes, dim, seed, spread=0.7)
+    result = dbscan(features, labels, classes, eps, min_samples)
+    part = segments(labels, classes)
+    regions = part.scatter(
+        part.gather(features), dense_regions(part.gather(features), part.mask, eps, min_samples)
+    ).counts
+    most = 1
+    for i in range(clients):
+        for c in range(classes):
+            points = features[i][labels[i] == c]
+            if not len(points):
+                assert not result.counts[i, c].any()
+                continue
+            cluster = torch.tensor(DBSCAN(eps=eps, min_samples=min_samples).fit(points.numpy()).labels_)
+            assert torch.equal(regions[i, c, : len(points)], cluster)
+            if (cluster < 0).all():
+                cluster = torch.zeros_like(cluster)  # nothing but noise: the class mean
+            most = max(most, number := int(cluster.max()) + 1)
+            assert result.counts[i, c].tolist() == [int((cluster == j).sum()) for j in range(result.counts.shape[-1])]
+            for j in range(number):
+                assert_close(result.vectors[i, c, j], points[cluster == j].mean(0), atol=1e-10, rtol=1e-10)
+    assert result.counts.shape[-1] == most
+
+
+def test_dbscan_gives_a_border_point_to_the_first_region_in_reach() -> None:
+    # 0.0 is within 1 of a core point on either side and is itself no core point.
+    points = torch.tensor([-0.9, 0.9, 0.0, 1.5, 1.6, 1.7, -1.5, -1.6, -1.7], dtype=torch.float64).view(1, -1, 1)
+    result = dbscan(points, torch.zeros(1, 9, dtype=torch.int64), 1, 1.0, 4)
+    assert result.counts.tolist() == [[[5, 4]]]
+
+
+def test_dbscan_follows_a_long_chain() -> None:
+    order = torch.randperm(200, generator=torch.Generator().manual_seed(0))
+    result = dbscan(order.double().view(1, -1, 1), torch.zeros(1, 200, dtype=torch.int64), 1, 1.0, 2)
+    assert result.counts.tolist() == [[[200]]]
+
+
+def test_dbscan_clusters_in_one_space_and_averages_in_another() -> None:
+    features = torch.tensor([[[1.0, 0.0], [9.0, 0.0], [0.0, 1.0], [0.0, 9.0]]])
+    direction = torch.nn.functional.normalize(features, dim=-1)
+    result = dbscan(features, torch.zeros(1, 4, dtype=torch.int64), 1, 0.1, 2, space=direction)
+    assert_close(result.vectors[0, 0], torch.tensor([[5.0, 0.0], [0.0, 5.0]]))
+
+
+def test_dbscan_of_nothing_is_empty() -> None:
+    result = dbscan(torch.zeros(2, 3, 4), torch.full((2, 3), -1), 5, 0.5, 5)
+    assert result.counts.shape == (2, 5, 1)
+    assert not result.counts.any()
+
+
+@pytest.mark.parametrize(("eps", "min_samples", "message"), [(0.0, 5, "^eps: 0.0"), (0.5, 0, "^min_samples: 0")])
+def test_dbscan_names_a_wrong_argument(eps: float, min_samples: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        dbscan(torch.zeros(1, 2, 1), torch.zeros(1, 2, dtype=torch.int64), 1, eps, min_samples)
+
+
+@quick
+@sizes
+def test_quantile_eps_is_the_percentile_of_fourth_neighbours(
+    clients: int, rows: int, classes: int, dim: int, seed: int
+) -> None:
+    features, labels = (
+        random_features(clients, rows, dim, seed=seed),
+        random_labels(clients, rows, classes=classes, seed=seed),
+    )
+    eps = quantile_eps(features, labels, classes)
+    for i in range(clients):
+        for c in range(classes):
+            points = features[i][labels[i] == c].numpy()
+            fourth = [sorted(np.linalg.norm(points - x, axis=1))[min(4, len(points) - 1)] for x in points]
+            expected = np.percentile(fourth, 90) if fourth else 0.0
+            assert float(eps[i, c]) == pytest.approx(expected, abs=1e-10)
+    # A radius per class gives each class what it gets with that radius alone.
+    result = dbscan(features, labels, classes, eps, 3)
+    for i, c in (eps > 0).nonzero().tolist():
+        alone = dbscan(features[i : i + 1], torch.where(labels[i] == c, 0, -1).unsqueeze(0), 1, float(eps[i, c]), 3)
+        assert_close(one_client(alone.widen(result.counts.shape[-1]), 0).vectors[0], result.vectors[i, c])
