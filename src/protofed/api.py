@@ -39,8 +39,12 @@ def run(
     if federation is not None:
         objects["federation"] = federation
     if out is not None and objects:
-        raise UserError("out", str(out), f"a run folder is run again by name, so {', '.join(objects)} cannot be an object")
-    names = {name: value if isinstance(value, str) else getattr(value, "name", "custom") for name, value in named.items()}
+        raise UserError(
+            "out", str(out), f"a run folder is run again by name, so {', '.join(objects)} cannot be an object"
+        )
+    names = {
+        name: value if isinstance(value, str) else getattr(value, "name", "custom") for name, value in named.items()
+    }
     experiment = Experiment.from_mapping({**options, **names})
     prepared = Run(
         experiment,

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 import yaml
@@ -21,18 +21,22 @@ if TYPE_CHECKING:
     from protofed.results.result import Result
 
 app = typer.Typer(
-    name="protofed", help="Federated prototype learning.", rich_markup_mode=None, add_completion=False, no_args_is_help=True
+    name="protofed",
+    help="Federated prototype learning.",
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
 )
 
-Set = Annotated[Optional[list[str]], typer.Option("--set", help="A parameter of the method, key=value; repeatable.")]
-Config = Annotated[Optional[Path], typer.Option("--config", help="YAML file with the experiment; flags override it.")]
-Out = Annotated[Optional[Path], typer.Option("--out", help="New folder for the run.", show_default="a fresh one in runs/")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method, key=value; repeatable.")]
+Config = Annotated[Path | None, typer.Option("--config", help="YAML file with the experiment; flags override it.")]
+Out = Annotated[Path | None, typer.Option("--out", help="New folder for the run.", show_default="a fresh one in runs/")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Methods = Annotated[
-    Optional[list[str]], typer.Option("--method", "--methods", help="Methods, comma-separated; repeatable.")
+    list[str] | None, typer.Option("--method", "--methods", help="Methods, comma-separated; repeatable.")
 ]
-Seeds = Annotated[Optional[int], typer.Option("--seeds", help="How many seeds, from --seed on.", show_default="3")]
+Seeds = Annotated[int | None, typer.Option("--seeds", help="How many seeds, from --seed on.", show_default="3")]
 
 
 def _experiment_flags(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -51,7 +55,9 @@ def _experiment_flags(*leave_out: str) -> Callable[[Callable[..., None]], Callab
         parameters = [parameter for name, parameter in own.items() if name != "flags"]
         for item in fields:
             option = _option(item.name, hints[item.name], item.default, item.metadata["help"])
-            parameters.append(inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option))
+            parameters.append(
+                inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
+            )
         keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
         wrapper.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]  # typer reads the flags from it
         wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword}
@@ -70,7 +76,7 @@ def _option(name: str, kind: Any, default: Any, text: str) -> Any:
         kind = next(choice for choice in get_args(kind) if choice is not type(None))
     elif kind is bool:
         flag = f"{flag}/--no-{flag[2:]}"
-    return Annotated[Optional[kind], typer.Option(flag, help=text, show_default=shown)]
+    return Annotated[kind | None, typer.Option(flag, help=text, show_default=shown)]
 
 
 def _parameters(pairs: list[str] | None) -> dict[str, Any]:
@@ -96,7 +102,12 @@ def _experiment(base: Mapping[str, Any], flags: Mapping[str, Any], pairs: list[s
 @app.command("run")
 @_experiment_flags()
 def run_command(
-    flags: Mapping[str, Any], set_: Set = None, config: Config = None, out: Out = None, quiet: Quiet = False, as_json: Json = False
+    flags: Mapping[str, Any],
+    set_: Set = None,
+    config: Config = None,
+    out: Out = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
     """Run one method."""
     from protofed.results.folder import RunFolder, fresh_path
@@ -106,7 +117,9 @@ def run_command(
     experiment = _experiment(read_yaml(config) if config else {}, flags, set_)
     _refuse_existing(out)
     run = Run(experiment)
-    folder = RunFolder.create(out or fresh_path(f"{run.method.name}-{experiment.dataset}-seed{experiment.seed}"), experiment)
+    folder = RunFolder.create(
+        out or fresh_path(f"{run.method.name}-{experiment.dataset}-seed{experiment.seed}"), experiment
+    )
     _finish(lambda: run.play(folder, shown), shown := progress(quiet), folder.path, as_json)
 
 
@@ -134,7 +147,7 @@ def compare_command(
     experiment = _experiment(base, flags, set_)
     runs = comparison.plan(names, number, experiment)
     _refuse_existing(out)
-    for first in runs[:: number]:
+    for first in runs[::number]:
         Run(first)  # wrong input must not leave a folder behind
     folder = comparison.create_folder(out or fresh_path(f"compare-{experiment.dataset}"), names, number, experiment)
     _finish(lambda: comparison.compare(runs, folder, shown), shown := progress(quiet, len(runs)), folder, as_json)
@@ -169,8 +182,23 @@ def resume_command(
 
 
 @app.command("split")
-@_experiment_flags("method", "rounds", "epochs", "batch_size", "lr", "lr_decay", "momentum", "weight_decay", "model",
-                   "engine", "device", "precision", "participation", "time_budget", "checkpoint_every")
+@_experiment_flags(
+    "method",
+    "rounds",
+    "epochs",
+    "batch_size",
+    "lr",
+    "lr_decay",
+    "momentum",
+    "weight_decay",
+    "model",
+    "engine",
+    "device",
+    "precision",
+    "participation",
+    "time_budget",
+    "checkpoint_every",
+)
 def split_command(
     flags: Mapping[str, Any],
     out: Annotated[Path, typer.Option("--out", help="PNG file for the heat map.")] = Path("split.png"),
@@ -211,7 +239,8 @@ def models_command(as_json: Json = False) -> None:
 
 @app.command("datasets")
 def datasets_command(
-    data_dir: Annotated[Optional[Path], typer.Option("--data-dir", help="Where dataset files are.")] = None, as_json: Json = False
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Where dataset files are.")] = None,
+    as_json: Json = False,
 ) -> None:
     """List the datasets and whether their files are there."""
     from protofed.data import describe

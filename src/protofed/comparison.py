@@ -22,7 +22,6 @@ from protofed.results.progress import Progress
 from protofed.results.result import Result
 from protofed.runner import Run
 
-
 SEEDS = 3
 """How many seeds a comparison has unless told otherwise: what a spread needs at least."""
 
@@ -72,9 +71,8 @@ class Comparison:
         traffic = {row.method: row.bytes_up_per_round.mean + row.bytes_down_per_round.mean for row in self.rows}
         if len(set(traffic.values())) > 1:
             least, most = min(traffic, key=traffic.__getitem__), max(traffic, key=traffic.__getitem__)
-            notes.append(
-                f"methods differ in bytes per round: from {least} ({traffic[least]:,.0f}) to {most} ({traffic[most]:,.0f})"
-            )
+            spread = f"{least} ({traffic[least]:,.0f}) to {most} ({traffic[most]:,.0f})"
+            notes.append(f"methods differ in bytes per round: from {spread}")
         return notes
 
     def to_json(self) -> str:

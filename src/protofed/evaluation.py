@@ -8,10 +8,12 @@ client's label distribution), `all` (every class), `domain` (its domain), `val` 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from protofed.data.samples import Samples
 from protofed.engines.base import Engine, Group, State
 from protofed.messages import Broadcast
 from protofed.prototypes import Prototypes, class_means, nearest_class
@@ -34,6 +36,13 @@ class Evaluation:
         return clients | domains
 
 
+class View(NamedTuple):
+    """What belongs to each client of a group: images of the test pool [clients, images], and classes [clients, C]."""
+
+    tests: dict[str, Tensor]
+    classes: Tensor
+
+
 class Evaluator:
     """Tests the models of an engine's clients after each round."""
 
@@ -43,11 +52,9 @@ class Evaluator:
         self.classes = len(self.federation.classes)
         clients = self.federation.clients
         self.by_domain = len(self.federation.domains) > 1 and all(client.domain is not None for client in clients)
-        self.validates = all(client.validation is not None for client in clients)
-        self.tests = [self._tests(group) for group in engine.groups]
+        self.views = [self._view(group) for group in engine.groups]
 
-    def _tests(self, group: Group) -> dict[str, Tensor]:
-        """Which images of the test pool belong to each client's test sets: [clients, images]."""
+    def _view(self, group: Group) -> View:
         shape = len(group.clients), len(group.test)
         own = torch.zeros(shape, dtype=torch.bool)
         for row, client in enumerate(group.clients):
@@ -56,75 +63,69 @@ class Evaluator:
         if self.by_domain:
             domains = torch.tensor([client.domain for client in group.clients])
             tests["domain"] = group.test.domains == domains.view(-1, 1)
-        return {name: mask.to(group.device) for name, mask in tests.items()}
+        classes = torch.stack([client.counts(self.classes) > 0 for client in group.clients])
+        return View({name: mask.to(group.device) for name, mask in tests.items()}, classes.to(group.device))
 
     @torch.no_grad()
     def __call__(self, broadcast: Broadcast) -> Evaluation:
         """Every client's accuracies with its own model and with the averaged one."""
         references = self.engine.method.references(broadcast)
-        values: dict[str, dict[int, float]] = {}
+        found: dict[str, dict[int, float]] = {}
         domains: dict[str, dict[str, float]] = {}
-        for group, tests in zip(self.engine.groups, self.tests, strict=True):
+        for group, view in zip(self.engine.groups, self.views, strict=True):
             for model, states in _models(group, broadcast).items():
                 prototypes = references
                 if references is None and model == "own":
-                    features, labels = self.engine.embed(group, range(len(group.members)), states)
-                    prototypes = class_means(features, labels, self.classes)
-                correct = self._correct(group, states, prototypes, group.test.images, group.test.labels)
-                for rule, hits in correct.items():
-                    for test, mask in tests.items():
-                        if rule == "nearest-own" and (test == "all" or references is None):
-                            continue
-                        scores = 100 * (hits & mask).sum(1) / mask.sum(1)
-                        values.setdefault(f"{model}/{test}/{rule}", {}).update(
-                            zip(group.members, scores.tolist(), strict=True)
-                        )
-                    if model == "global" and self.by_domain and rule != "nearest-own":
+                    embedded = self.engine.embed(group, range(len(group.members)), states)
+                    prototypes = class_means(*embedded, self.classes)
+                for rule, hits in self._hits(group, states, prototypes, view.classes, group.test).items():
+                    for test in ["own"] if rule == "nearest-own" else view.tests:
+                        scores = 100 * (hits & view.tests[test]).sum(1).double() / view.tests[test].sum(1)
+                        scored = zip(group.members, scores.tolist(), strict=True)
+                        found.setdefault(f"{model}/{test}/{rule}", {}).update(scored)
+                    if model == "global" and "domain" in view.tests and rule != "nearest-own":
                         domains[f"global/domain/{rule}"] = self._per_domain(group, hits[0])
-                if self.validates:
-                    self._validate(group, model, states, prototypes, values)
-        per_client = {name: [found[member] for member in sorted(found)] for name, found in values.items()}
-        diagnostic = [name for name in per_client if name.endswith("/nearest") and references is None]
+                if all(client.validation is not None for client in group.clients):
+                    self._validate(group, view, model, states, prototypes, found)
+        per_client = {name: [scores[member] for member in sorted(scores)] for name, scores in found.items()}
+        diagnostic = [name for name in per_client if references is None and "/nearest" in name]
         return Evaluation(per_client, domains, diagnostic)
 
-    def _correct(
-        self, group: Group, states: State, prototypes: Prototypes | None, images: Tensor, labels: Tensor
+    def _hits(
+        self, group: Group, states: State, prototypes: Prototypes | None, own_classes: Tensor, samples: Samples
     ) -> dict[str, Tensor]:
-        """Which images each model gets right, by rule: [models, images] (the averaged model: [clients, images])."""
+        """Which samples are classified correctly by each rule: [models, samples]."""
+        labels = samples.labels.to(group.device)
         models = len(next(iter(states.values())))
-        allowed = torch.stack([client.counts(self.classes) > 0 for client in group.clients]).to(group.device)
-        found: dict[str, list[Tensor]] = {}
-        labels = labels.to(group.device)
-        for chunk in torch.arange(len(images)).split(max(1, CHUNK // models)):
-            features, logits = self.engine.forward(group, states, group.pixels(images[chunk]))
-            found.setdefault("head", []).append(logits.argmax(-1) == labels[chunk])
+        chunks: dict[str, list[Tensor]] = {}
+        for rows in torch.split(torch.arange(len(samples)), max(1, CHUNK // models)):
+            features, logits = self.engine.forward(group, states, group.pixels(samples.images[rows]))
+            answers = {"head": logits.argmax(-1)}
             if prototypes is not None:
-                found.setdefault("nearest", []).append(nearest_class(features, prototypes) == labels[chunk])
-                features = features.expand(len(allowed), *features.shape[1:])
-                own = nearest_class(features, prototypes, allowed)
-                found.setdefault("nearest-own", []).append(own == labels[chunk])
-        return {rule: torch.cat(hits, 1) for rule, hits in found.items()}
+                everyone = features.expand(len(own_classes), -1, -1)
+                answers["nearest"] = nearest_class(features, prototypes)
+                answers["nearest-own"] = nearest_class(everyone, prototypes, own_classes)
+            for rule, answer in answers.items():
+                chunks.setdefault(rule, []).append(answer == labels[rows])
+        return {rule: torch.cat(hits, 1) for rule, hits in chunks.items()}
 
     def _validate(
         self,
         group: Group,
+        view: View,
         model: str,
         states: State,
         prototypes: Prototypes | None,
-        values: dict[str, dict[int, float]],
+        found: dict[str, dict[int, float]],
     ) -> None:
-        """Each client on its held-out samples."""
+        """Each client on the samples held out of its training data."""
         for row, (member, client) in enumerate(zip(group.members, group.clients, strict=True)):
-            assert client.validation is not None  # checked in __init__
-            mine = {name: value[row : row + 1] if model == "own" else value for name, value in states.items()}
-            if prototypes is not None and prototypes.vectors.dim() == 4:
-                prototypes_here: Prototypes | None = Prototypes(prototypes.vectors[row : row + 1], prototypes.counts[row : row + 1])
-            else:
-                prototypes_here = prototypes
-            correct = self._correct(group, mine, prototypes_here, client.validation.images, client.validation.labels)
-            for rule in ("head", "nearest"):
-                if rule in correct:
-                    values.setdefault(f"{model}/val/{rule}", {})[member] = 100 * float(correct[rule][0].double().mean())
+            mine = slice(row, row + 1)
+            state = {name: value[mine] for name, value in states.items()} if model == "own" else states
+            local = prototypes.take(mine) if prototypes is not None and prototypes.counts.dim() == 3 else prototypes
+            assert client.validation is not None  # the caller has checked
+            for rule, hits in self._hits(group, state, local, view.classes[mine], client.validation).items():
+                found.setdefault(f"{model}/val/{rule}", {})[member] = 100 * float(hits.double().mean())
 
     def _per_domain(self, group: Group, hits: Tensor) -> dict[str, float]:
         domains = group.test.domains.to(group.device)

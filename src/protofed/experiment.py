@@ -28,7 +28,9 @@ class Experiment:
 
     method: str = _option("mp-fedcl", "Method: a name that `protofed methods` lists, or path/to/file.py:ClassName.")
     params: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "Parameters of the method."})
-    dataset: str = _option("digits", "Dataset that `protofed datasets` lists; several joined with + share only prototypes.")
+    dataset: str = _option(
+        "digits", "Dataset that `protofed datasets` lists; several joined with + share only prototypes."
+    )
     data_dir: str | None = _option(None, "Folder with the dataset's files, or with a folder named after the dataset.")
     train_size: int | None = _option(None, "Use only the first so many training images.")
     split: Literal["iid", "dirichlet", "ways", "domains", "quantity", "nid2"] = _option(
@@ -44,7 +46,9 @@ class Experiment:
     val_fraction: float = _option(0.0, "Part of each client's training data held out for validation.")
     clients: int = _option(5, "Number of clients.")
     participation: float = _option(1.0, "Part of the clients that take part in a round.")
-    model: str = _option("mlp", "Model that `protofed models` lists, or path/to/file.py:Name; several, comma-separated, are dealt out.")
+    model: str = _option(
+        "mlp", "Model that `protofed models` lists, or path/to/file.py:Name; several, comma-separated, are dealt out."
+    )
     rounds: int = _option(60, "Communication rounds.")
     epochs: int = _option(1, "Local epochs in a round.")
     batch_size: int = _option(32, "Local batch size.")
@@ -53,7 +57,9 @@ class Experiment:
     momentum: float = _option(0.5, "Momentum of local SGD.")
     weight_decay: float = _option(0.0, "Weight decay of local SGD.")
     seed: int = _option(0, "Seed of splits, initial weights, batches, dropout and clustering.")
-    engine: Literal["auto", "sequential", "stacked"] = _option("auto", "How clients are trained; all give the same results.")
+    engine: Literal["auto", "sequential", "stacked"] = _option(
+        "auto", "How clients are trained; all give the same results."
+    )
     device: str = _option("auto", "cpu, cuda or cuda:N; auto takes a GPU if there is one.")
     precision: Literal["float32", "float64"] = _option("float32", "Floating-point type of weights and features.")
     time_budget: float | None = _option(None, "Stop after the round in which so many seconds have passed.")

@@ -68,7 +68,7 @@ class Upload(Message):
         """One client's upload out of several."""
         return Upload(
             {name: tensor[row] for name, tensor in self.weights.items()},
-            {name: Prototypes(vectors[row], counts[row]) for name, (vectors, counts) in self.prototypes.items()},
+            {name: prototypes.take(row) for name, prototypes in self.prototypes.items()},
             {name: tensor[row] for name, tensor in self.numbers.items()},
         )
 
@@ -76,7 +76,7 @@ class Upload(Message):
         """The same uploads with their clients in another order."""
         return Upload(
             {name: tensor[order] for name, tensor in self.weights.items()},
-            {name: Prototypes(vectors[order], counts[order]) for name, (vectors, counts) in self.prototypes.items()},
+            {name: prototypes.take(order) for name, prototypes in self.prototypes.items()},
             {name: tensor[order] for name, tensor in self.numbers.items()},
         )
 
@@ -103,9 +103,9 @@ def _unpack(parts: Mapping[str, Tensor], name: str) -> Prototypes:
     packed, index = parts[f"{name}/vectors"], parts[f"{name}/index"].long()
     shape = parts[f"{name}/shape"].tolist()
     vectors = packed.new_zeros(shape).flatten(0, -2)
-    counts = index.new_zeros(shape[:-1]).flatten()
+    counts = packed.new_zeros(shape[:-1]).flatten()
     vectors[index[:, 0]] = packed
-    counts[index[:, 0]] = index[:, 1]
+    counts[index[:, 0]] = index[:, 1].to(counts.dtype)
     return Prototypes(vectors.view(shape), counts.view(shape[:-1]))
 
 

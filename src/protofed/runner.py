@@ -109,7 +109,11 @@ class Run:
 
     def state(self) -> dict[str, torch.Tensor]:
         """Everything a resumed run needs: every client's own model and what the server sends next."""
-        own = {f"own/{number}/{name}": t for number, group in enumerate(self.engine.groups) for name, t in group.own.items()}
+        own = {
+            f"own/{number}/{name}": t
+            for number, group in enumerate(self.engine.groups)
+            for name, t in group.own.items()
+        }
         return own | {f"server/{name}": tensor for name, tensor in self.broadcast.flat().items()}
 
     def restore(self, folder: RunFolder) -> None:

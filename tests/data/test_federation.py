@@ -33,7 +33,7 @@ def test_own_test_set_follows_the_clients_classes_and_domains(seed: int, clients
                 assert len(drawn) == (min(10, max(1, round(held * ratio))) if held else 0)
 
 
-def test_own_test_set_is_capped_and_addressed() -> None:
+def test_own_test_set_has_an_address() -> None:
     dataset = toy(40, test_per_class=2)
     federation = federate(dataset, PLAIN, 2, 0, 0)
     assert all(len(client.own) == 10 for client in federation.clients)  # 20 of each class * 20 / 400 = 1
@@ -42,6 +42,12 @@ def test_own_test_set_is_capped_and_addressed() -> None:
     other = federate(dataset, PLAIN, 2, 1, 0)
     assert torch.equal(federation.clients[0].own, again.clients[0].own)
     assert not torch.equal(federation.clients[0].own, other.clients[0].own)
+
+
+def test_own_test_set_is_capped_at_what_exists() -> None:
+    client = federate(toy(10), replace(PLAIN, rho=100.0), 1, 0, 0).clients[0]
+    assert client.counts(10).tolist() == [10, 5, 3, 2, 1, 0, 0, 0, 0, 0]
+    assert client.pool.labels[client.own].bincount().tolist() == [5, 5, 5, 5, 2]  # 50 / 21 as many, of 5 each
 
 
 def test_own_test_set_does_not_depend_on_validation() -> None:

@@ -164,6 +164,11 @@ def test_long_tail_totals_of_cifar100(rho: float, total: int) -> None:
     assert len(long_tail(torch.arange(100).repeat(500), 100, rho, 0)) == total
 
 
+def test_long_tail_is_not_one_short_by_rounding() -> None:
+    labels = torch.arange(2).repeat(343)  # 343 / 49 is 6.999999999999999 in floating point
+    assert labels[long_tail(labels, 2, 49, 0)].bincount().tolist() == [343, 7]
+
+
 def test_long_tail_comes_before_the_split() -> None:
     dataset = toy(100)
     parts = cut(dataset, split("iid", rho=10.0), 4, 0)

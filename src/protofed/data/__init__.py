@@ -65,5 +65,7 @@ def describe(data_dir: Path | None) -> list[dict[str, Any]]:
             continue
         about = {"train": len(dataset.train), "test": len(dataset.test), "classes": len(dataset.classes)}
         shape = "×".join(str(side) for side in dataset.train.images.shape[1:])
-        rows.append({"name": name, "description": text, "present": True, **about, "shape": shape, "domains": dataset.domains})
+        rows.append(
+            {"name": name, "description": text, "present": True, **about, "shape": shape, "domains": dataset.domains}
+        )
     return rows

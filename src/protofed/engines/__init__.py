@@ -15,7 +15,7 @@ __all__ = ["ENGINES", "Engine", "choose_engine"]
 ENGINES: dict[str, type[Engine]] = {"sequential": Sequential, "stacked": Stacked}
 
 SMALL = 200_000
-"""Up to so many parameters a CPU spends a step on overhead rather than arithmetic, and stacking pays (benchmarks/engines.py)."""
+"""Up to so many numbers a CPU spends a step on overhead, not arithmetic, and stacking pays (benchmarks/engines.py)."""
 
 
 def choose_engine(name: str, device: torch.device, groups: Sequence[Group]) -> tuple[type[Engine], str]:

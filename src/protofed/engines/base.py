@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,12 @@ class Group:
     """Clients that share an architecture and an input shape, side by side on the device."""
 
     def __init__(
-        self, members: Sequence[int], clients: Sequence[Client], module: nn.Module, device: torch.device, dtype: torch.dtype
+        self,
+        members: Sequence[int],
+        clients: Sequence[Client],
+        module: nn.Module,
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> None:
         self.members = tuple(members)
         self.module = module.to(device=device, dtype=dtype)
@@ -169,16 +174,20 @@ class Engine(ABC):
         return self.method.collect == "all-epochs"
 
     def _check_groups(self) -> None:
-        sizes = {group.module.feature_size for group in self.groups}
+        sizes = {cast(int, group.module.feature_size) for group in self.groups}
         if self.method.collect is not None and len(sizes) > 1:
-            raise UserError("--model", self.experiment.model, f"prototypes need one feature size, these have {sorted(sizes)}")
+            raise UserError(
+                "--model", self.experiment.model, f"prototypes need one feature size, these have {sorted(sizes)}"
+            )
         shared = [
             {name: tuple(value.shape[1:]) for name, value in group.own.items() if self.method.shares(name)}
             for group in self.groups
         ]
         if any(layout != shared[0] for layout in shared):
             raise UserError(
-                "--model", self.experiment.model, f"{self.method.name} averages weights, so all clients need one architecture"
+                "--model",
+                self.experiment.model,
+                f"{self.method.name} averages weights, so all clients need one architecture",
             )
 
 
@@ -187,20 +196,19 @@ def group_clients(
 ) -> list[Group]:
     """Clients grouped by architecture, input and test pool; models are dealt to clients in contiguous blocks."""
     total = len(federation.clients)
-    members: dict[Hashable, list[int]] = {}
-    specs: dict[Hashable, ModelSpec] = {}
+    alike: dict[Hashable, list[int]] = {}
     for index, client in enumerate(federation.clients):
         spec = models[index * len(models) // total]
         kind = (spec, client.train.images.shape[1:], client.mean, client.std, id(client.pool))
-        members.setdefault(kind, []).append(index)
-        specs[kind] = spec
+        alike.setdefault(kind, []).append(index)
     dtype = torch.float64 if experiment.precision == "float64" else torch.float32
     groups = []
-    for kind, indices in members.items():
-        clients = [federation.clients[index] for index in indices]
-        shape = clients[0].train.images.shape[1:]
-        module = build(specs[kind], (shape[0], shape[1], shape[2]), len(federation.classes), key(experiment.seed, "weights"))
-        groups.append(Group(indices, clients, module, device, dtype))
+    for members in alike.values():
+        clients = [federation.clients[index] for index in members]
+        channels, height, width = clients[0].train.images.shape[1:]
+        spec = models[members[0] * len(models) // total]
+        module = build(spec, (channels, height, width), len(federation.classes), key(experiment.seed, "weights"))
+        groups.append(Group(members, clients, module, device, dtype))
     return groups
 
 

@@ -54,11 +54,13 @@ class Sequential(Engine):
         losses, features, labels = [], [], []
         for now, size in enumerate(batches.sizes):
             chosen = index[now, :size]
-            batch = Batch(group.pixels(group.images[chosen]), group.labels[chosen], torch.ones_like(chosen, dtype=torch.bool))
+            batch = Batch(
+                group.pixels(group.images[chosen]), group.labels[chosen], torch.ones_like(chosen, dtype=torch.bool)
+            )
             with step(keys[now]):
                 loss = self.method.loss(model, batch, turn).mean()
             optimiser.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             if self.collecting(now, steps) and model.features is not None:
                 features.append(model.features.detach())
                 labels.append(batch.y)
@@ -83,7 +85,7 @@ class Sequential(Engine):
         for position, row in enumerate(rows):
             model = Net(group.module, {name: value[position] for name, value in states.items()})
             mine = slice(int(group.starts[row]), int(group.starts[row]) + group.sizes[row])
-            chunks = group.images[mine].split(EVAL_BATCH)
+            chunks = torch.split(group.images[mine], EVAL_BATCH)
             features.append(torch.cat([model(group.pixels(chunk), train=False).features for chunk in chunks]))
             labels.append(group.labels[mine])
         return pad_sequence(features, batch_first=True), pad_sequence(labels, batch_first=True, padding_value=-1)

@@ -58,7 +58,7 @@ class Stacked(Engine):
             batch = Batch(group.pixels(group.images[chosen]), group.labels[chosen], real)
             loss, seen = self._step(group.module, parameters, buffers, batch, keys[:active, now], full, turn)
             optimiser.zero_grad()
-            loss.sum().backward()
+            torch.autograd.backward(loss.sum())
             collecting = torch.tensor([self.collecting(now, length) for length in lengths[:active]])
             if seen is not None and bool(collecting.any()):
                 wanted = real & collecting.to(self.device).view(-1, 1)

@@ -61,7 +61,6 @@ def build_method(spec: str, values: Mapping[str, Any]) -> Method:
     return cls(**{name: check_type(name, value, known[name][0]) for name, value in values.items()})
 
 
-
 def describe(name: str) -> dict[str, Any]:
     """What `protofed methods` says of a method."""
     cls = method_class(name)

@@ -30,8 +30,10 @@ class FedAvg(Local):
         return True
 
     def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:  # noqa: ARG002
-        """w = Σ_k (n_k / n) w_k, or the plain mean of several public codes."""
+        """W = Σ_k (n_k / n) w_k, or the plain mean of several public codes."""
         if not uploads.weights:
             return Broadcast()
         samples = uploads.numbers["samples"]
-        return Broadcast(weighted_mean(uploads.weights, samples if self.averaging == "samples" else torch.ones_like(samples)))
+        return Broadcast(
+            weighted_mean(uploads.weights, samples if self.averaging == "samples" else torch.ones_like(samples))
+        )

@@ -17,7 +17,15 @@ from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Batch, Clock, Collect, Trained, Turn, cross_entropy
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
-from protofed.prototypes import Metric, Prototypes, Weighting, class_means, distance, mean_over_holders, prototype_distance
+from protofed.prototypes import (
+    Metric,
+    Prototypes,
+    Weighting,
+    class_means,
+    distance,
+    mean_over_holders,
+    prototype_distance,
+)
 
 
 @dataclass(frozen=True)

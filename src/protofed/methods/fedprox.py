@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients may not stray far from the received weights.  Li et al., MLSys 2020, arXiv 1812.06127."""
+"""FedProx: FedAvg whose clients stay near the received weights.  Li et al., MLSys 2020, arXiv 1812.06127."""
 
 from __future__ import annotations
 

@@ -26,7 +26,9 @@ class PrototypePool(FedAvg):
     score: ClassVar[str] = "own/all/nearest"
 
     temperature: float = 0.07
-    contrast: Literal["slots", "pooled", "none"] = "slots"  # "none": the preliminary version, prototypes for inference only
+    contrast: Literal["slots", "pooled", "none"] = (
+        "slots"  # "none": the preliminary version, prototypes for inference only
+    )
     ce_weight: float = 1.0
     contrast_weight: float = 1.0
     collect: Collect = "eval-pass"

@@ -1,19 +1,20 @@
 """Prototypes: the type, what makes them from features, losses on them, aggregation and the nearest-prototype rule."""
 
-from protofed.prototypes.aggregate import WEIGHTINGS, mean_over_holders, pad_with_class_mean
+from protofed.prototypes.aggregate import Weighting, mean_over_holders, pad_with_class_mean
 from protofed.prototypes.dbscan import dbscan, quantile_eps
-from protofed.prototypes.kmeans import kmeans
-from protofed.prototypes.losses import METRICS, distance, pooled_contrast, prototype_distance, slot_contrast
+from protofed.prototypes.kmeans import Start, kmeans
+from protofed.prototypes.losses import Metric, distance, pooled_contrast, prototype_distance, slot_contrast
 from protofed.prototypes.means import class_means
 from protofed.prototypes.nearest import nearest_class
 from protofed.prototypes.segments import Segments, segments
 from protofed.prototypes.type import Prototypes
 
 __all__ = [
-    "METRICS",
-    "WEIGHTINGS",
+    "Metric",
     "Prototypes",
     "Segments",
+    "Start",
+    "Weighting",
     "class_means",
     "dbscan",
     "distance",

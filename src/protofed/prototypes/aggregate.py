@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from protofed.errors import unknown
 from protofed.prototypes.type import Prototypes
 
-WEIGHTINGS = ("uniform", "samples", "literal")
+Weighting = Literal["uniform", "samples", "literal"]
 
 
-def mean_over_holders(prototypes: Prototypes, weighting: str = "uniform") -> Prototypes:
+def mean_over_holders(prototypes: Prototypes, weighting: Weighting = "uniform") -> Prototypes:
     """FedProto Eq. 6: each class's mean over the clients that hold it; [N, C, 1, D] becomes [C, 1, D].
 
     `uniform`: a plain mean, as in the public code. `samples`: weighted by the client's samples of the class.
     `literal`: the equation as printed, which divides the latter by the number of holders once more.
     """
-    if weighting not in WEIGHTINGS:
-        raise unknown("weighting", weighting, WEIGHTINGS)
     held = prototypes.filled.to(prototypes.vectors.dtype)
     weight = _share(held) if weighting == "uniform" else _share(prototypes.counts)
     if weighting == "literal":

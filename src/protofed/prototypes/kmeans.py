@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from protofed.errors import UserError, unknown
+from protofed.errors import UserError
 from protofed.prototypes.means import group_means
 from protofed.prototypes.segments import exact_distances, segments
 from protofed.prototypes.type import Prototypes
 from protofed.randomness import uniform
+
+Start = Literal["random", "k-means++"]
 
 # Sites of the draws; pick number p of k-means++ draws at site p, and its first pick is the random start's.
 _CLASS_KEYS, _FIRST_PICK = -1, 0
@@ -21,7 +25,7 @@ def kmeans(
     classes: int,
     k: int,
     keys: Tensor,
-    start: str = "random",
+    start: Start = "random",
     restarts: int = 5,
     iterations: int = 100,
     tolerance: float = 1e-4,
@@ -36,8 +40,6 @@ def kmeans(
     """
     if k < 1:
         raise UserError("k", k, "a class needs one prototype or more")
-    if start not in _STARTS:
-        raise unknown("start", start, _STARTS)
 
     part = segments(labels, classes)
     points = part.gather(features if space is None else space)

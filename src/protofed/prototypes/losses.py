@@ -5,15 +5,16 @@ Each gives one value per sample, [B]. A sample whose class has no prototype, or 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from protofed.errors import unknown
 from protofed.prototypes.means import class_means
 from protofed.prototypes.type import Prototypes
+
+Metric = Literal["mse", "l2", "l1", "emd"]
 
 
 def slot_contrast(features: Tensor, labels: Tensor, pool: Prototypes, temperature: float) -> Tensor:
@@ -51,22 +52,22 @@ def pooled_contrast(features: Tensor, labels: Tensor, pool: Prototypes, temperat
     return torch.where(number > 0, everyone - (logits * positive).sum(-1) / number.clamp(min=1), 0)
 
 
-def distance(features: Tensor, prototypes: Prototypes, labels: Tensor, metric: str = "mse") -> Tensor:
-    """FedProto: how far each feature is from the prototype of its class, [C, 1, D]; `metric` is one of `METRICS`."""
-    measure = _metric(metric)
+def distance(features: Tensor, labels: Tensor, prototypes: Prototypes, metric: Metric) -> Tensor:
+    """FedProto: how far each feature is from the prototype of its class, [C, 1, D]."""
+    measure = _METRICS[metric]
     own = labels.clamp(min=0)
     known = prototypes.present[own] & (labels >= 0)
     return torch.where(known, measure(features, prototypes.class_mean()[own]), 0)
 
 
 def prototype_distance(
-    features: Tensor, labels: Tensor, mask: Tensor, prototypes: Prototypes, metric: str = "l2"
+    features: Tensor, labels: Tensor, mask: Tensor, prototypes: Prototypes, metric: Metric
 ) -> Tensor:
     """FedProto Eq. 8: Σ_c d(the batch's own mean of class c, its prototype), over the classes that have both; a scalar.
 
     `mask`, [B], says which rows of the batch are samples.
     """
-    measure = _metric(metric)
+    measure = _METRICS[metric]
     own = class_means(features, torch.where(mask, labels, -1), prototypes.counts.shape[-2])
     return torch.where(own.present & prototypes.present, measure(own.class_mean(), prototypes.class_mean()), 0).sum()
 
@@ -92,13 +93,7 @@ def _emd(a: Tensor, b: Tensor) -> Tensor:
     return (a.sort(-1).values - b.sort(-1).values).abs().mean(-1)
 
 
-METRICS = {"mse": _mse, "l2": _l2, "l1": _l1, "emd": _emd}
-
-
-def _metric(name: str) -> Callable[[Tensor, Tensor], Tensor]:
-    if name not in METRICS:
-        raise unknown("metric", name, METRICS)
-    return METRICS[name]
+_METRICS = {"mse": _mse, "l2": _l2, "l1": _l1, "emd": _emd}
 
 
 def _cosines(features: Tensor, vectors: Tensor) -> Tensor:

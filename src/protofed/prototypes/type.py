@@ -29,6 +29,10 @@ class Prototypes(NamedTuple):
         """[..., C]: which classes have a prototype."""
         return self.filled.any(-1)
 
+    def take(self, rows: int | slice | Tensor) -> Prototypes:
+        """Those of some clients: the leading axis, indexed."""
+        return Prototypes(self.vectors[rows], self.counts[rows])
+
     def class_mean(self) -> Tensor:
         """[..., C, D]: the unweighted mean of each class's prototypes; zeros for a class without any."""
         number = self.filled.sum(-1, keepdim=True).clamp(min=1)

@@ -1,4 +1,4 @@
-"""The run folder: config.yaml, rounds.jsonl, result.json and checkpoint/. Every file is replaced whole or not at all."""
+"""The run folder: config.yaml, rounds.jsonl, result.json, checkpoint/. A file is replaced whole or not at all."""
 
 from __future__ import annotations
 

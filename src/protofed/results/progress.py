@@ -113,7 +113,7 @@ def _score(run: Run, line: dict[str, Any]) -> str:
 
 
 def _seconds_left(run: Run) -> float:
-    done = [line["seconds"] for line in run.history]
+    done = [float(line["seconds"]) for line in run.history]
     left = sum(done) / len(done) * (run.experiment.rounds - len(done))
     budget = run.experiment.time_budget
     return left if budget is None else min(left, budget - sum(done))

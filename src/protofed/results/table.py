@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from protofed.data.federation import Federation
     from protofed.results.result import Result
 
-COLUMNS = ("own/own/head", "own/own/nearest", "own/all/head", "own/all/nearest", "global/all/head", "global/domain/head")
+COLUMNS = (
+    "own/own/head",
+    "own/own/nearest",
+    "own/all/head",
+    "own/all/nearest",
+    "global/all/head",
+    "global/domain/head",
+)
 """The accuracies a comparison shows, where they exist; the rest is in compare.json."""
 
 
@@ -54,9 +61,10 @@ def comparison_table(comparison: Comparison) -> Table:
 
 def result_table(result: Result) -> Table:
     """Every accuracy of one run."""
+    r = result
     table = Table(
-        title=f"{result.method}, {result.dataset}, {result.split}, {result.clients} clients, {result.model}, seed {result.seed}",
-        caption=f"{result.rounds} rounds, {result.seconds:.1f} s, {size(result.bytes_up)} up, {size(result.bytes_down)} down",
+        title=f"{r.method}, {r.dataset}, {r.split}, {r.clients} clients, {r.model}, seed {r.seed}",
+        caption=f"{r.rounds} rounds, {r.seconds:.1f} s, {size(r.bytes_up)} up, {size(r.bytes_down)} down",
     )
     for name in ("model/test/rule", "last", "last 5", "best", "in round", "worst client"):
         table.add_column(name, justify="left" if name == "model/test/rule" else "right")
