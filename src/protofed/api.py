@@ -38,10 +38,13 @@ def run(
     objects = {name: value for name, value in named.items() if not isinstance(value, str)}
     if federation is not None:
         objects["federation"] = federation
+        options.setdefault("dataset", "custom")
     if out is not None and objects:
         raise UserError(
             "out", str(out), f"a run folder is run again by name, so {', '.join(objects)} cannot be an object"
         )
+    if isinstance(method, Method) and options.get("params"):
+        raise UserError("params", options["params"], "a Method object has its parameters already")
     names = {
         name: value if isinstance(value, str) else getattr(value, "name", "custom") for name, value in named.items()
     }
@@ -67,6 +70,7 @@ def compare(
     """Run several methods with several seeds on the same data; `options` are the fields of `Experiment`."""
     experiment = Experiment.from_mapping(options)
     runs = comparison.plan(methods, seeds, experiment)
-    Run(runs[0])  # wrong input must not leave a folder behind
+    for first in runs[::seeds]:
+        Run(first)  # wrong input must not leave a folder behind
     folder = None if out is None else comparison.create_folder(Path(out), methods, seeds, experiment)
     return comparison.compare(runs, folder, progress or Progress())

@@ -14,7 +14,7 @@ import typer
 import yaml
 
 from protofed.errors import DivergedError, UserError
-from protofed.experiment import Experiment, read_yaml
+from protofed.experiment import Experiment, check_type, parse_yaml, read_yaml
 
 if TYPE_CHECKING:
     from protofed.comparison import Comparison
@@ -25,18 +25,25 @@ app = typer.Typer(
     help="Federated prototype learning.",
     rich_markup_mode=None,
     add_completion=False,
-    no_args_is_help=True,
 )
 
-Set = Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method, key=value; repeatable.")]
-Config = Annotated[Path | None, typer.Option("--config", help="YAML file with the experiment; flags override it.")]
-Out = Annotated[Path | None, typer.Option("--out", help="New folder for the run.", show_default="a fresh one in runs/")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method; repeatable.")
+]
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="YAML file with the experiment; flags override it.")
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="New folder for the run. [default: a fresh one in runs/]")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Methods = Annotated[
-    list[str] | None, typer.Option("--method", "--methods", help="Methods, comma-separated; repeatable.")
+    list[str] | None, typer.Option("--method", "--methods", metavar="STR", help="Methods, comma-separated; repeatable.")
 ]
-Seeds = Annotated[int | None, typer.Option("--seeds", help="How many seeds, from --seed on.", show_default="3")]
+Seeds = Annotated[
+    str | None, typer.Option("--seeds", metavar="INT", help="How many seeds, from --seed on. [default: 3]")
+]
 
 
 def _experiment_flags(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -49,7 +56,7 @@ def _experiment_flags(*leave_out: str) -> Callable[[Callable[..., None]], Callab
 
         def wrapper(**given: Any) -> None:
             flags = {item.name: given.pop(item.name) for item in fields}
-            used = {name: value for name, value in flags.items() if value is not None}
+            used = {name: _value(text, _plain(hints[name])) for name, text in flags.items() if text is not None}
             command(flags=used, **given)
 
         parameters = [parameter for name, parameter in own.items() if name != "flags"]
@@ -69,14 +76,28 @@ def _experiment_flags(*leave_out: str) -> Callable[[Callable[..., None]], Callab
 
 def _option(name: str, kind: Any, default: Any, text: str) -> Any:
     flag = "--" + name.replace("_", "-")
-    shown = "none" if default is None else str(default)
     if get_origin(kind) is Literal:
-        text, kind = f"{text} One of {', '.join(get_args(kind))}.", str
-    elif get_origin(kind) is not None:
-        kind = next(choice for choice in get_args(kind) if choice is not type(None))
-    elif kind is bool:
-        flag = f"{flag}/--no-{flag[2:]}"
-    return Annotated[kind | None, typer.Option(flag, help=text, show_default=shown)]
+        text = f"{text} One of {', '.join(get_args(kind))}."
+    if default is not None:
+        text = f"{text} [default: {default}]"
+    if kind is bool:
+        return Annotated[bool | None, typer.Option(f"{flag}/--no-{flag[2:]}", help=text)]
+    return Annotated[str | None, typer.Option(flag, metavar=_plain(kind).__name__.upper(), help=text)]
+
+
+def _plain(kind: Any) -> Any:
+    """The type of a flag: that of its field, without None and with choices as text."""
+    if get_origin(kind) is Literal:
+        return str
+    return next((choice for choice in get_args(kind) if choice is not type(None)), kind)
+
+
+def _value(text: Any, kind: Any) -> Any:
+    """What a flag says; text that is not of its type stays text, and the check of types complains about it."""
+    try:
+        return kind(text)
+    except ValueError:
+        return text
 
 
 def _parameters(pairs: list[str] | None) -> dict[str, Any]:
@@ -86,7 +107,7 @@ def _parameters(pairs: list[str] | None) -> dict[str, Any]:
         if not equals or not name:
             raise UserError("--set", pair, "write it as key=value")
         try:
-            values[name] = yaml.safe_load(value)
+            values[name] = parse_yaml(value)
         except yaml.YAMLError:
             raise UserError("--set", pair, "the value cannot be read") from None
     return values
@@ -135,7 +156,7 @@ def compare_command(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run several methods with several seeds; one table, compare.json and compare.csv."""
+    """Compare several methods over several seeds in one table."""
     from protofed import comparison
     from protofed.results.folder import fresh_path
     from protofed.results.progress import progress
@@ -143,7 +164,7 @@ def compare_command(
 
     names, number, base = comparison.read_config(config) if config else ([], comparison.SEEDS, {})
     names = [name for text in method for name in text.split(",")] if method else names
-    number = number if seeds is None else seeds
+    number = number if seeds is None else check_type("--seeds", _value(seeds, int), int)
     experiment = _experiment(base, flags, set_)
     runs = comparison.plan(names, number, experiment)
     _refuse_existing(out)
@@ -201,16 +222,18 @@ def resume_command(
 )
 def split_command(
     flags: Mapping[str, Any],
-    out: Annotated[Path, typer.Option("--out", help="PNG file for the heat map.")] = Path("split.png"),
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="PNG file for the heat map.")] = Path("split.png"),
     as_json: Json = False,
 ) -> None:
-    """Show who holds what: a table of clients × classes, and a heat map."""
+    """Show who holds what, as a table and a heat map."""
     from protofed.data.picture import heat_map
     from protofed.results.table import console, split_table
     from protofed.runner import federation_of
 
     if out.exists():
         raise UserError("--out", str(out), "it exists already; name a new file")
+    if not out.parent.is_dir():
+        raise UserError("--out", str(out), f"there is no folder {out.parent}")
     federation = federation_of(Experiment.from_mapping(flags))
     if as_json:
         print(json.dumps({"classes": federation.classes, "counts": federation.counts.tolist()}))
@@ -239,7 +262,7 @@ def models_command(as_json: Json = False) -> None:
 
 @app.command("datasets")
 def datasets_command(
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Where dataset files are.")] = None,
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", metavar="DIR", help="Where dataset files are.")] = None,
     as_json: Json = False,
 ) -> None:
     """List the datasets and whether their files are there."""
@@ -261,7 +284,7 @@ def _finish(play: Callable[[], Result | Comparison], shown: Any, folder: Path, a
         outcome = play()
     except (Interrupted, KeyboardInterrupt) as stop:
         shown.end()
-        print(f"{stop or 'stopped'}; continue with: protofed resume {folder}", file=sys.stderr)
+        print(f"{str(stop) or 'stopped'}; continue with: protofed resume {folder}", file=sys.stderr)
         raise typer.Exit(130) from None
     finally:
         shown.end()
@@ -310,9 +333,9 @@ def _text(value: Any) -> str:
 def main() -> None:
     """Run the command line; wrong input is one line on stderr and exit code 2."""
     try:
-        code = app(standalone_mode=False)
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except (UserError, DivergedError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2 if isinstance(error, UserError) else 1)
     except Exception as error:
         # Typer's own usage errors; which class they are depends on its version.

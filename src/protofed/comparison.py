@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from protofed.errors import UserError, unknown
-from protofed.experiment import Experiment, read_yaml
+from protofed.experiment import Experiment, check_type, read_yaml
 from protofed.methods import build_method, method_class, parameters
 from protofed.results.folder import RunFolder, make_folder, write_atomically
 from protofed.results.progress import Progress
@@ -73,6 +73,9 @@ class Comparison:
             least, most = min(traffic, key=traffic.__getitem__), max(traffic, key=traffic.__getitem__)
             spread = f"{least} ({traffic[least]:,.0f}) to {most} ({traffic[most]:,.0f})"
             notes.append(f"methods differ in bytes per round: from {spread}")
+        early = [f"{run.method} seed {run.seed} ({run.rounds})" for run in self.results if run.stopped != "rounds"]
+        if early:
+            notes.append(f"the time budget cut rounds short: {', '.join(early)}")
         return notes
 
     def to_json(self) -> str:
@@ -103,10 +106,12 @@ def plan(methods: Sequence[str], seeds: int, experiment: Experiment) -> list[Exp
         raise UserError("--method", "", "name at least one method")
     if seeds < 1:
         raise UserError("--seeds", seeds, "it must be 1 or more")
-    doubled = {name for name in methods if list(methods).count(name) > 1}
+    classes = {method: method_class(method) for method in methods}
+    names = [classes[method].name for method in methods]
+    doubled = {name for name in names if names.count(name) > 1}
     if doubled:
-        raise UserError("--method", ",".join(methods), f"{', '.join(sorted(doubled))} is named twice")
-    known = {method: parameters(method_class(method)) for method in methods}
+        raise UserError("--method", ",".join(methods), f"more than one is called {', '.join(sorted(doubled))}")
+    known = {method: parameters(found) for method, found in classes.items()}
     everything = {name for names in known.values() for name in names}
     for name in experiment.params:
         if name not in everything:
@@ -122,7 +127,10 @@ def plan(methods: Sequence[str], seeds: int, experiment: Experiment) -> list[Exp
 
 def compare(runs: Sequence[Experiment], folder: Path | None, progress: Progress) -> Comparison:
     """Play every run, one after the other; those that a folder already holds are taken from it or continued."""
-    results = [_play(experiment, folder, progress) for experiment in runs]
+    results = []
+    for experiment in runs:
+        results.append(_play(experiment, folder, progress))
+        progress.finish(results[-1])
     comparison = Comparison(results, _rows(results), None if folder is None else str(folder))
     if folder is not None:
         write_atomically(folder / "compare.json", comparison.to_json())
@@ -132,28 +140,23 @@ def compare(runs: Sequence[Experiment], folder: Path | None, progress: Progress)
 
 def create_folder(path: Path, methods: Sequence[str], seeds: int, experiment: Experiment) -> Path:
     """A new folder for a comparison, with what is needed to run or resume it."""
-    make_folder(path)
     values = dataclasses.asdict(experiment)
     del values["method"]
     config = {"methods": list(methods), "seeds": seeds, **values}
-    write_atomically(path / "compare.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
-    return path
+    return make_folder(path, "compare.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
 
 
 def read_config(path: Path) -> tuple[list[str], int, Mapping[str, Any]]:
     """Methods, seeds and the common experiment of a comparison's YAML file."""
     values = read_yaml(path)
-    methods, seeds = values.pop("methods", None), values.pop("seeds", None)
-    if not isinstance(methods, list) or not isinstance(seeds, int):
-        raise UserError("--config", str(path), "a comparison needs `methods: [...]` and `seeds: N`")
-    return [str(name) for name in methods], seeds, values
+    methods, seeds = check_type("methods", values.pop("methods", []), list), values.pop("seeds", SEEDS)
+    return [str(name) for name in methods], check_type("seeds", seeds, int), values
 
 
 def _play(experiment: Experiment, folder: Path | None, progress: Progress) -> Result:
     if folder is None:
         return Run(experiment).play(None, progress)
-    name = experiment.method.rpartition(":")[2] if ":" in experiment.method else experiment.method
-    path = folder / f"{name}-seed{experiment.seed}"
+    path = folder / f"{method_class(experiment.method).name}-seed{experiment.seed}"
     if (path / "result.json").exists():
         return Result.read(path)
     run = Run(experiment)

@@ -7,6 +7,7 @@ client's label distribution), `all` (every class), `domain` (its domain), `val` 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -51,7 +52,10 @@ class Evaluator:
         self.federation = engine.federation
         self.classes = len(self.federation.classes)
         clients = self.federation.clients
-        self.by_domain = len(self.federation.domains) > 1 and all(client.domain is not None for client in clients)
+        self.by_domain = len(self.federation.domains) > 1 and all(
+            client.domain is not None and bool((client.pool.domains == client.domain).any()) for client in clients
+        )
+        self.validates = all(client.validation is not None for client in clients)
         self.views = [self._view(group) for group in engine.groups]
 
     def _view(self, group: Group) -> View:
@@ -71,7 +75,7 @@ class Evaluator:
         """Every client's accuracies with its own model and with the averaged one."""
         references = self.engine.method.references(broadcast)
         found: dict[str, dict[int, float]] = {}
-        domains: dict[str, dict[str, float]] = {}
+        by_domain: dict[str, list[tuple[Tensor, Tensor]]] = {}
         for group, view in zip(self.engine.groups, self.views, strict=True):
             for model, states in _models(group, broadcast).items():
                 prototypes = references
@@ -83,13 +87,14 @@ class Evaluator:
                         scores = 100 * (hits & view.tests[test]).sum(1).double() / view.tests[test].sum(1)
                         scored = zip(group.members, scores.tolist(), strict=True)
                         found.setdefault(f"{model}/{test}/{rule}", {}).update(scored)
-                    if model == "global" and "domain" in view.tests and rule != "nearest-own":
-                        domains[f"global/domain/{rule}"] = self._per_domain(group, hits[0])
-                if all(client.validation is not None for client in group.clients):
+                    if model == "global" and self.by_domain and rule != "nearest-own":
+                        by_domain.setdefault(f"global/domain/{rule}", []).append((group.test.domains, hits[0].cpu()))
+                if self.validates:
                     self._validate(group, view, model, states, prototypes, found)
         per_client = {name: [scores[member] for member in sorted(scores)] for name, scores in found.items()}
         diagnostic = [name for name in per_client if references is None and "/nearest" in name]
-        return Evaluation(per_client, domains, diagnostic)
+        per_domain = {name: self._per_domain(parts) for name, parts in by_domain.items()}
+        return Evaluation(per_client, per_domain, diagnostic)
 
     def _hits(
         self, group: Group, states: State, prototypes: Prototypes | None, own_classes: Tensor, samples: Samples
@@ -127,11 +132,13 @@ class Evaluator:
             for rule, hits in self._hits(group, state, local, view.classes[mine], client.validation).items():
                 found.setdefault(f"{model}/val/{rule}", {})[member] = 100 * float(hits.double().mean())
 
-    def _per_domain(self, group: Group, hits: Tensor) -> dict[str, float]:
-        domains = group.test.domains.to(group.device)
+    def _per_domain(self, parts: Sequence[tuple[Tensor, Tensor]]) -> dict[str, float]:
+        """Percent correct of each domain's images, from the domains and hits of every group's pool."""
+        domains, hits = (torch.cat(column) for column in zip(*parts, strict=True))
         return {
             name: 100 * float(hits[domains == number].double().mean())
             for number, name in enumerate(self.federation.domains)
+            if bool((domains == number).any())
         }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,10 +99,22 @@ class Experiment:
         return cls(**values)
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 takes 1e-3 for text; here it is a number."""
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
+
+
+def parse_yaml(text: str) -> Any:
+    """The value that a YAML text holds."""
+    return yaml.load(text, _Loader)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError("--config", str(path), "there is no such file") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -121,9 +121,10 @@ class Engine(ABC):
     def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Upload, float]:
         """One round of local training: the uploads in client order, and the mean training loss."""
         turn = Turn(self.method.receive(broadcast), clock)
+        taking_part = set(who)
         parts, order, losses = [], [], []
         for group in self.groups:
-            rows = [row for row, member in enumerate(group.members) if member in who]
+            rows = [row for row, member in enumerate(group.members) if member in taking_part]
             if not rows:
                 continue
             trained, loss = self.train(group, rows, turn)

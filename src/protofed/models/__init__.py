@@ -30,6 +30,8 @@ MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 MODELS: dict[str, tuple[Factory, str, Shape]] = {
     "mlp": (Mlp, "MP-FedCL's MLP: 512-512 encoder, 256-d feature", MNIST),
     "head": (Head, "MP-FedCL's 256-d MLP on ready-made features", (512, 1, 1)),
+    "mlp-fedpcl": (partial(Mlp, unit=True), "the MLP with FedPCL's unit-length features and logits", MNIST),
+    "head-fedpcl": (partial(Head, unit=True), "the head with FedPCL's unit-length features and logits", (512, 1, 1)),
     "cnn": (Cnn, "FedProto's CNN: two 5x5 convolutions, 50-d feature", MNIST),
     "cnn-18": (partial(Cnn, channels=18), "FedProto's CNN with 18 channels in its second convolution", MNIST),
     "cnn-22": (partial(Cnn, channels=22), "FedProto's CNN with 22 channels in its second convolution", MNIST),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, experiment: Experiment) -> RunFolder:
         """A new folder; an existing one is never written over."""
-        folder = cls(make_folder(path))
-        folder.checkpoint.parent.mkdir()
-        write_atomically(path / "config.yaml", experiment.to_yaml())
-        return folder
+        return cls(make_folder(path, "config.yaml", experiment.to_yaml()))
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -62,12 +60,16 @@ class RunFolder:
         lines = self.rounds.read_text(encoding="utf-8").splitlines() if self.rounds.exists() else []
         if len(lines) < upto:
             raise UserError("DIR", str(self.path), f"rounds.jsonl has {len(lines)} rounds, its checkpoint {upto}")
-        kept = [json.loads(line) for line in lines[:upto]]
+        try:
+            kept = [json.loads(line) for line in lines[:upto]]
+        except json.JSONDecodeError as error:
+            raise UserError("DIR", str(self.path), f"rounds.jsonl cannot be read: {error}") from None
         write_atomically(self.rounds, "".join(json.dumps(line) + "\n" for line in kept))
         return kept
 
     def save_checkpoint(self, tensors: Mapping[str, Tensor], rounds: int) -> None:
         """Replace the checkpoint by the state after so many rounds."""
+        self.checkpoint.parent.mkdir(exist_ok=True)
         draft = self.checkpoint.with_name(".state.draft")
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, draft, {"rounds": str(rounds)})
         os.replace(draft, self.checkpoint)  # noqa: PTH105
@@ -83,13 +85,17 @@ class RunFolder:
             raise UserError("DIR", str(self.path), f"its checkpoint cannot be read: {error}") from None
 
 
-def make_folder(path: Path) -> Path:
-    """A new, empty folder."""
+def make_folder(path: Path, name: str, text: str) -> Path:
+    """A new folder with one file in it; like a file, it is there whole or not at all."""
+    if path.exists():
+        raise UserError("--out", str(path), "it exists already; name a new folder")
+    draft = path.with_name(f".{path.name}.draft-{os.getpid()}")
     try:
-        path.mkdir(parents=True)
-    except FileExistsError:
-        raise UserError("--out", str(path), "it exists already; name a new folder") from None
+        draft.mkdir(parents=True)
+        (draft / name).write_text(text, encoding="utf-8")
+        draft.rename(path)
     except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
         raise UserError("--out", str(path), f"it cannot be made: {error.strerror}") from None
     return path
 

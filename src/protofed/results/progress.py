@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from protofed.results.result import Result
     from protofed.runner import Run
 
 
@@ -18,6 +19,9 @@ class Progress:
     def advance(self, run: Run, line: dict[str, Any]) -> None:
         """A round is over; `line` is what rounds.jsonl says of it."""
 
+    def finish(self, result: Result) -> None:
+        """One of several runs is over, or was already."""
+
     def end(self) -> None:
         """Everything is over."""
 
@@ -27,25 +31,32 @@ class Lines(Progress):
 
     def __init__(self, runs: int = 1) -> None:
         self.runs = runs
-        self.number = 0
+        self.number = 1
 
     def begin(self, run: Run) -> None:
         """Say what is run, and by which engine."""
-        self.number += 1
         _say(f"{self._label(run)}: {run.experiment.rounds} rounds, {_engine(run)}")
 
     def advance(self, run: Run, line: dict[str, Any]) -> None:
         """Round, accuracy so far, time left."""
-        if self.runs == 1 or line["round"] == run.experiment.rounds:
+        if self.runs == 1:
             left = _seconds_left(run)
             _say(
                 f"{self._label(run)}: round {line['round']}/{run.experiment.rounds}  {_score(run, line)}  "
                 f"loss {line['loss']:.3f}" + (f"  {left:.0f} s left" if left else "")
             )
 
+    def finish(self, result: Result) -> None:
+        """What the run came to."""
+        score = f"{result.score} {result.accuracy[result.score].last:.1f} %"
+        _say(f"{self._many()}{result.method} seed {result.seed}: {score} after {result.rounds} rounds")
+        self.number += 1
+
     def _label(self, run: Run) -> str:
-        many = f"[{self.number}/{self.runs}] " if self.runs > 1 else ""
-        return f"{many}{run.method.name} seed {run.experiment.seed}"
+        return f"{self._many()}{run.method.name} seed {run.experiment.seed}"
+
+    def _many(self) -> str:
+        return f"[{self.number}/{self.runs}] " if self.runs > 1 else ""
 
 
 class Bar(Progress):
@@ -73,7 +84,7 @@ class Bar(Progress):
         """A bar of its own for each run."""
         if len(run.history) == 0:
             self.bar.console.print(f"{run.method.name} seed {run.experiment.seed}: {_engine(run)}", highlight=False)
-        self.task = self.bar.add_task(
+        self.bar.add_task(
             f"{run.method.name} seed {run.experiment.seed}",
             total=run.experiment.rounds,
             completed=len(run.history),
@@ -82,10 +93,14 @@ class Bar(Progress):
 
     def advance(self, run: Run, line: dict[str, Any]) -> None:
         """Move the bar."""
-        self.bar.update(self.task, advance=1, score=_score(run, line))
-        if line["round"] == run.experiment.rounds and self.total is not None:
+        self.bar.update(self.bar.task_ids[-1], advance=1, score=_score(run, line))
+
+    def finish(self, result: Result) -> None:  # noqa: ARG002
+        """One bar less, one run more."""
+        if self.total is not None:
             self.bar.update(self.total, advance=1)
-            self.bar.remove_task(self.task)
+            for task in self.bar.task_ids[1:]:
+                self.bar.remove_task(task)
 
     def end(self) -> None:
         """Leave the terminal as it was."""

@@ -1,0 +1,114 @@
+"""`protofed split`, `methods`, `models`, `datasets` and every `--help`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.helpers import succeed
+from protofed.comparison import SEEDS
+from protofed.experiment import Experiment
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_split_shows_a_table_and_draws_a_picture(tmp_path: Path) -> None:
+    outcome = succeed(tmp_path, "split", "--clients", "4", "--train-size", "200", "--out", "who.png")
+    assert (tmp_path / "who.png").read_bytes().startswith(PNG)
+    assert outcome.err == "heat map: who.png\n"
+    rows = [line.strip("│ ").split("│") for line in outcome.out.splitlines() if line.startswith("│")]
+    assert [row[0].strip() for row in rows] == ["0", "1", "2", "3"]
+    for row in rows:
+        counts = [int(cell) if cell.strip() != "·" else 0 for cell in row[1:12]]
+        assert sum(counts[:10]) == counts[10]
+    assert sum(int(row[11]) for row in rows) == 200
+
+
+@pytest.mark.parametrize("split", ["iid", "dirichlet", "quantity"])
+def test_split_counts_sum_to_the_data(tmp_path: Path, split: str) -> None:
+    options = ("--split", split, "--clients", "6", "--train-size", "300", "--json")
+    shown = json.loads(succeed(tmp_path, "split", *options).out)
+    assert shown["classes"] == list("0123456789")
+    assert [len(row) for row in shown["counts"]] == [10] * 6
+    assert sum(map(sum, shown["counts"])) == 300
+    assert (tmp_path / "split.png").read_bytes().startswith(PNG)
+
+
+def test_validation_data_is_not_counted(tmp_path: Path) -> None:
+    options = ("--split", "iid", "--train-size", "300", "--clients", "3", "--val-fraction", "0.2", "--json")
+    assert sum(map(sum, json.loads(succeed(tmp_path, "split", *options).out)["counts"])) == 240
+
+
+def test_models_have_the_published_sizes(tmp_path: Path) -> None:
+    outcome = succeed(tmp_path, "models", "--json")
+    sizes = {row["name"]: row["parameters"] for row in json.loads(outcome.out)}
+    published = {"mlp": 798474, "cnn": 21840, "cnn-18": 19738, "cnn-22": 23942, "head": 133898, "resnet10": 4903242}
+    assert {name: sizes[name] for name in published} == published
+    assert {"resnet18", "mobilenet-v2", "protonet"} <= set(sizes)
+
+
+def test_the_table_of_models_shows_the_published_sizes(tmp_path: Path) -> None:
+    shown = succeed(tmp_path, "models").out
+    assert all(size in shown for size in ("798,474", "21,840", "133,898", "4,903,242"))
+
+
+def test_methods_are_listed_with_their_parameters(tmp_path: Path) -> None:
+    rows = {row["name"]: row for row in json.loads(succeed(tmp_path, "methods", "--json").out)}
+    assert set(rows) >= {"local", "fedavg", "fedprox", "fedproto", "mp-fedcl", "sp-fedcl", "dp-fedcl"}
+    assert rows["mp-fedcl"]["parameters"]["k"] == 2
+    for row in rows.values():
+        assert all(row[name] for name in ("description", "paper", "up", "down", "score"))
+    assert all(name in succeed(tmp_path, "methods").out for name in rows)
+
+
+def test_datasets_say_whether_their_files_are_there(tmp_path: Path) -> None:
+    rows = {row["name"]: row for row in json.loads(succeed(tmp_path, "datasets", "--json").out)}
+    assert set(rows) >= {"digits", "digit-domains", "mnist"}
+    assert (rows["digits"]["present"], rows["digits"]["train"] + rows["digits"]["test"]) == (True, 1797)
+    assert len(rows["digit-domains"]["domains"]) >= 4
+    assert rows["mnist"]["present"] is False
+    assert "--data-dir" in rows["mnist"]["reason"]
+
+
+COMMANDS = ("run", "compare", "resume", "split", "methods", "models", "datasets")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(tmp_path: Path, command: str) -> None:
+    outcome = succeed(tmp_path, command, "--help")
+    assert outcome.out.startswith(f"Usage: protofed {command}")
+    assert outcome.err == ""
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",)])
+def test_help_lists_every_command(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    outcome = succeed(tmp_path, *arguments)
+    for command in COMMANDS:
+        (line,) = [line for line in outcome.out.splitlines() if line.startswith(f"  {command} ")]
+        assert line.endswith(".")
+        assert not line.endswith("...")
+
+
+def test_help_of_run_has_a_flag_for_every_field_with_its_default(tmp_path: Path) -> None:
+    shown = " ".join(succeed(tmp_path, "run", "--help").out.split())
+    for field in dataclasses.fields(Experiment):
+        if field.name == "params":
+            continue
+        assert f"--{field.name.replace('_', '-')} " in shown
+        assert field.metadata["help"] in shown
+        if field.default is not None:
+            assert f"[default: {field.default}]" in shown
+
+
+def test_help_of_compare_has_the_default_number_of_seeds(tmp_path: Path) -> None:
+    assert f"[default: {SEEDS}]" in succeed(tmp_path, "compare", "--help").out.split("--set")[0]
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    code = "import sys, protofed, protofed.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,63 @@
+"""The code in the documentation runs as printed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def blocks(name: str, language: str) -> list[str]:
+    """The fenced blocks of a page."""
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def protofed(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "protofed", *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_python_example_of_the_readme_runs(tmp_path: Path) -> None:
+    example = blocks("README.md", "python")[0]
+    done = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == ["fedavg", "fedproto"]
+
+
+@pytest.mark.parametrize(
+    ("page", "block", "spec", "setting"),
+    [
+        ("README.md", 1, "small_features.py:SmallFeatures", "weight=0.1"),
+        ("docs/adding-a-method.md", 0, "cosine_pull.py:CosinePull", "strength=1.0"),
+    ],
+)
+def test_the_methods_of_the_documentation_run_in_both_engines(
+    page: str, block: int, spec: str, setting: str, tmp_path: Path
+) -> None:
+    (tmp_path / spec.split(":", maxsplit=1)[0]).write_text(blocks(page, "python")[block], encoding="utf-8")
+    results = []
+    for engine in ("sequential", "stacked"):
+        common = ["--rounds", "2", "--train-size", "200", "--clients", "3", "--alpha", "1", "--precision", "float64"]
+        done = protofed(
+            "run", "--method", spec, "--set", setting, "--engine", engine, "--out", engine, *common, folder=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        rounds = (tmp_path / engine / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+        results.append([re.search(r'"accuracy": \{[^}]*\}', line) for line in rounds])
+    assert [found and found.group() for found in results[0]] == [found and found.group() for found in results[1]]
+
+
+def test_the_commands_of_the_readme_exist(tmp_path: Path) -> None:
+    for line in "".join(blocks("README.md", "sh")).splitlines():
+        if line.startswith("protofed "):
+            words = line.split("#")[0].split()[1:]
+            flags = [word for word in words if word.startswith("--")]
+            text = protofed(words[0], "--help", folder=tmp_path).stdout
+            assert text, line
+            assert all(flag in text for flag in flags), line
