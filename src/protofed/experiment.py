@@ -100,10 +100,12 @@ class Experiment:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 takes 1e-3 for text; here it is a number."""
+    """YAML 1.1 takes 1e-3 and 1.5e3 for text; here they are numbers."""
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
 
 
 def parse_yaml(text: str) -> Any:

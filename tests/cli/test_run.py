@@ -145,15 +145,15 @@ def test_auto_says_which_engine_it_picked_and_why(tmp_path: Path) -> None:
 
 
 def test_json_goes_to_standard_output_alone(tmp_path: Path) -> None:
-    outcome = finish(start(tmp_path, "run", *TINY, "--json", "--out", "run"))
-    assert outcome.code == 0, outcome.err
+    outcome = succeed(tmp_path, "run", *TINY, "--json", "--out", "run")
     assert json.loads(outcome.out) == json.loads((tmp_path / "run/result.json").read_text())
     assert "round 3/3" in outcome.err
 
 
-def test_a_terminal_shows_a_live_bar(tmp_path: Path) -> None:
-    shown = _in_terminal(tmp_path, "run", *TINY, "--out", "run")
+def test_a_terminal_shows_a_live_bar_beside_clean_json(tmp_path: Path) -> None:
+    shown = _in_terminal(tmp_path, "run", *TINY, "--json", "--out", "run")
     assert shown.code == 0
+    assert json.loads(shown.out) == json.loads((tmp_path / "run/result.json").read_text())
     assert "━" in shown.err
     assert "3/3" in shown.err
     assert "\x1b[" in shown.err

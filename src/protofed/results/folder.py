@@ -91,7 +91,7 @@ def make_folder(path: Path, name: str, text: str) -> Path:
         raise UserError("--out", str(path), "it exists already; name a new folder")
     draft = path.with_name(f".{path.name}.draft-{os.getpid()}")
     try:
-        draft.mkdir(parents=True)
+        draft.mkdir(parents=True, exist_ok=True)
         (draft / name).write_text(text, encoding="utf-8")
         draft.rename(path)
     except OSError as error:

@@ -1,0 +1,100 @@
+"""The run folder: whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from protofed.errors import UserError
+from protofed.experiment import Experiment
+from protofed.results.folder import RunFolder, fresh_path, make_folder, write_atomically
+
+CPU = torch.device("cpu")
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+def die(*_: object, **__: object) -> None:
+    """Stop right here."""
+    raise Killed
+
+
+def test_a_write_that_is_killed_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_atomically(tmp_path / "file", "old")
+    monkeypatch.setattr("os.replace", die)
+    with pytest.raises(Killed):
+        write_atomically(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "old"
+
+
+def test_a_folder_that_is_killed_while_it_is_made_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", die)
+        with pytest.raises(Killed):
+            RunFolder.create(tmp_path / "run", Experiment())
+    assert not (tmp_path / "run").exists()
+    assert RunFolder.create(tmp_path / "run", Experiment(rounds=3)).experiment() == Experiment(rounds=3)
+
+
+def test_a_new_folder_holds_the_experiment_alone(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "some/where/run", Experiment())
+    assert [path.name for path in folder.path.iterdir()] == ["config.yaml"]
+    assert [path.name for path in folder.path.parent.iterdir()] == ["run"]
+    assert RunFolder.open(folder.path).experiment() == Experiment()
+
+
+def test_an_existing_folder_is_never_taken(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="exists"):
+        make_folder(tmp_path / "empty", "name", "text")
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_leaves_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        make_folder(tmp_path / "run", "name", "text")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    assert folder.load_checkpoint(CPU) is None
+    tensors = {"a": torch.randn(3, 2, dtype=torch.float64).T, "b": torch.arange(4)}
+    folder.save_checkpoint({"a": torch.zeros(1)}, 1)
+    folder.save_checkpoint(tensors, 2)
+    loaded = folder.load_checkpoint(CPU)
+    assert loaded is not None
+    assert loaded[1] == 2
+    assert set(loaded[0]) == set(tensors)
+    assert all(torch.equal(loaded[0][name], value) for name, value in tensors.items())
+    assert [path.name for path in folder.checkpoint.parent.iterdir()] == ["state.safetensors"]
+
+
+def test_rounds_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    lines = [{"round": number, "value": number / 3} for number in (1, 2, 3)]
+    for line in lines:
+        folder.append_round(line)
+    with folder.rounds.open("a") as file:
+        file.write('{"round": 4, "val')
+    assert folder.read_rounds(2) == lines[:2]
+    assert [json.loads(line) for line in folder.rounds.read_text().splitlines()] == lines[:2]
+    folder.append_round(lines[2])
+    assert folder.read_rounds(3) == lines
+
+
+def test_fresh_paths_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for expected in ("runs/a", "runs/a-2", "runs/a-3"):
+        path = fresh_path("a")
+        assert path == Path(expected)
+        path.mkdir(parents=True)

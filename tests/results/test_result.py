@@ -1,0 +1,48 @@
+"""What is made of a run's rounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from protofed.results.result import Accuracy, summarise
+from protofed.results.table import size
+
+
+def line(*per_client: float) -> dict[str, Any]:
+    """A line of rounds.jsonl, as far as a summary needs it."""
+    name = "own/all/head"
+    mean = sum(per_client) / len(per_client)
+    return {
+        "accuracy": {name: mean},
+        "per_client": {name: list(per_client)},
+        "per_domain": {name: {"x": mean}},
+        "diagnostic": [name],
+    }
+
+
+def test_last_last5_and_best_are_those_of_the_rounds() -> None:
+    rounds = [line(100.0, 90.0), *(line(v, v + 2) for v in (1.0, 2.0, 3.0, 4.0)), line(4.0, 8.0)]
+    assert summarise(rounds) == {
+        "own/all/head": Accuracy(
+            last=6.0,
+            last5=4.0,
+            best=95.0,
+            best_round=1,
+            per_client=[4.0, 8.0],
+            per_domain={"x": 6.0},
+            diagnostic=True,
+        )
+    }
+
+
+def test_fewer_than_five_rounds_are_averaged_over_those_there_are() -> None:
+    assert summarise([line(1.0), line(2.0)])["own/all/head"].last5 == 1.5
+
+
+def test_of_equally_good_rounds_the_first_is_the_best() -> None:
+    assert summarise([line(1.0), line(5.0), line(5.0)])["own/all/head"].best_round == 2
+
+
+def test_bytes_are_shown_in_decimal_units() -> None:
+    sizes = (0, 999, 1000, 1_234_567, 5e9, 5e12)
+    assert [size(number) for number in sizes] == ["0 B", "999 B", "1.0 kB", "1.2 MB", "5.0 GB", "5000.0 GB"]

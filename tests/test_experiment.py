@@ -1,0 +1,124 @@
+"""An experiment checks its values, survives YAML, and is the only place with defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from protofed import api
+from protofed.cli import app
+from protofed.errors import UserError
+from protofed.experiment import Experiment, check_type, parse_yaml, read_yaml
+
+FIELDS = {item.name: item for item in dataclasses.fields(Experiment)}
+
+OTHER: dict[str, Any] = {
+    **{"method": "fedproto", "params": {"lam": 0.5, "metric": "l2"}, "dataset": "mnist", "data_dir": "some where/ü"},
+    **{"train_size": 7, "split": "ways", "alpha": 1e-5, "min_size": 3, "balance": False, "ways": 4, "half_width": 0},
+    **{"shots": 9, "long_tail": 10.0, "val_fraction": 0.25, "clients": 8, "participation": 0.1, "model": "cnn"},
+    **{"rounds": 2, "epochs": 3, "batch_size": 4, "lr": 1e-3, "lr_decay": 0.95, "momentum": 0.0, "weight_decay": 1e-4},
+    **{"seed": 11, "engine": "stacked", "device": "cpu", "precision": "float64", "time_budget": 1.5},
+    **{"checkpoint_every": 5},
+}
+"""A value for every field that is not its default."""
+
+
+def test_every_field_survives_yaml(tmp_path: Path) -> None:
+    assert set(OTHER) == set(FIELDS)
+    experiment = Experiment(**OTHER)
+    assert all(value != FIELDS[name].default for name, value in dataclasses.asdict(experiment).items())
+    (tmp_path / "config.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
+    assert Experiment.from_mapping(read_yaml(tmp_path / "config.yaml")) == experiment
+
+
+def test_the_defaults_survive_yaml(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(Experiment().to_yaml())
+    assert Experiment.from_mapping(read_yaml(tmp_path / "config.yaml")) == Experiment()
+
+
+def test_every_field_has_help() -> None:
+    for item in FIELDS.values():
+        assert item.metadata["help"].endswith("."), item.name
+
+
+def test_it_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Experiment().rounds = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("rounds", "3", "--rounds: '3' is not usable; it must be of type int"),
+        ("rounds", 3.0, "--rounds: 3.0 is not usable; it must be of type int"),
+        ("rounds", True, "--rounds: True is not usable; it must be of type int"),
+        ("rounds", None, "--rounds: None is not usable; it must be of type int"),
+        ("lr", "0.1", "--lr: '0.1' is not usable; it must be of type float"),
+        ("lr", False, "--lr: False is not usable; it must be of type float"),
+        ("lr", float("inf"), "--lr: inf is not usable; it must be a finite number"),
+        ("balance", 1, "--balance: 1 is not usable; it must be of type bool"),
+        ("model", 3, "--model: 3 is not usable; it must be of type str"),
+        ("data_dir", 3, "--data-dir: 3 is not usable; it must be of type str"),
+        ("train_size", "all", "--train-size: 'all' is not usable; it must be of type int"),
+        ("split", None, "--split: 'None' is not usable; known: dirichlet, domains, iid, nid2, quantity, ways"),
+        ("params", ["k"], "--params: ['k'] is not usable; it must be of type mapping"),
+        ("participation", -0.1, "--participation: -0.1 is not usable; it must be above 0 and at most 1"),
+    ],
+)
+def test_a_wrong_value_is_named(name: str, value: object, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Experiment.from_mapping({name: value})
+    assert str(caught.value) == said
+
+
+def test_an_int_serves_as_a_float() -> None:
+    alpha = Experiment(alpha=1).alpha
+    assert (alpha, type(alpha)) == (1.0, float)
+
+
+@pytest.mark.parametrize("name", ["train_size", "data_dir", "long_tail", "time_budget"])
+def test_what_is_optional_may_be_none(name: str) -> None:
+    assert getattr(Experiment.from_mapping({name: None}), name) is None
+
+
+@pytest.mark.parametrize(("name", "meant"), [("ruonds", "rounds"), ("batchsize", "batch_size"), ("learning_rte", None)])
+def test_a_misspelt_key_is_an_error_with_a_suggestion(name: str, meant: str | None) -> None:
+    with pytest.raises(UserError) as caught:
+        Experiment.from_mapping({name: 3})
+    assert repr(name) in str(caught.value)
+    assert ("did you mean" in str(caught.value)) == (meant is not None)
+    assert f"did you mean {meant!r}?" in str(caught.value) or meant is None
+    assert all(known in str(caught.value) for known in FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *(("1e-3", 1e-3), ("-2E+4", -2e4), ("1.5e3", 1.5e3), ("2.e-1", 0.2), ("0.5", 0.5), ("3", 3)),
+        *(("1e", "1e"), ("e1", "e1"), ("1e3x", "1e3x"), ("yes", True)),
+    ],
+)
+def test_yaml_reads_numbers_as_people_write_them(text: str, value: object) -> None:
+    read = parse_yaml(text)
+    assert (read, type(read)) == (value, type(value))
+
+
+def test_choices_are_checked_in_unions_too() -> None:
+    assert check_type("x", None, int | None) is None
+    with pytest.raises(UserError, match="x: 'a'"):
+        check_type("x", "a", int | None)
+
+
+def test_defaults_live_in_the_experiment_alone() -> None:
+    for name, parameter in inspect.signature(api.run).parameters.items():
+        if name in FIELDS:
+            assert parameter.default == FIELDS[name].default
+    for command in typer.main.get_command(app).commands.values():  # type: ignore[attr-defined]
+        for option in command.params:
+            if option.name in FIELDS:
+                assert option.default is None, f"{command.name} --{option.name}"
