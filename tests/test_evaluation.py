@@ -203,7 +203,6 @@ def test_domains_with_pools_of_their_own_are_each_scored_on_their_own_images() -
     line = play("fedavg", clients=separate_pools(), rounds=1, participation=1.0, model=Plain).history[-1]
     by_client = line["per_client"]["global/domain/head"]
     assert by_client[0] != by_client[1]
-    # Fails as of today: Evaluator.__call__ keeps only the last group's numbers, NaN for domains outside its pool.
     assert list(line["per_domain"]["global/domain/head"].values()) == pytest.approx(by_client)
     assert line["accuracy"]["global/domain/head"] == pytest.approx(sum(by_client) / 2)
 

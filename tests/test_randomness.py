@@ -28,6 +28,7 @@ def test_an_address_is_a_fixed_number() -> None:
     assert [key(0, "weights"), key(1, "batches", 2, 3)] == [676567779, 2901981777]
     assert torch.randint(0, 1000, (4,), generator=generator(0, "batches", 1, 2)).tolist() == [971, 3, 229, 83]
     assert (uniform(torch.tensor(123), 4, (3,)) * 2**32).long().tolist() == [4050255663, 20462875, 2268751299]
+    assert step_keys(torch.tensor(123), 3).tolist() == [1977961591, 1943550995, 1249451473]
 
 
 def test_different_addresses_have_different_keys_and_streams() -> None:

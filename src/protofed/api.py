@@ -55,7 +55,7 @@ def run(
         federation=federation,
         models=None if isinstance(model, str) else [model],
     )
-    folder = None if out is None else RunFolder.create(Path(out), experiment)
+    folder = None if out is None else RunFolder.create(Path(out), prepared.experiment)
     return prepared.play(folder, progress or Progress())
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 import typer
 import yaml
 
+from protofed import __version__
 from protofed.errors import DivergedError, UserError
 from protofed.experiment import Experiment, check_type, parse_yaml, read_yaml
 
@@ -26,6 +27,15 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
+
+
+@app.callback(invoke_without_command=True)
+def version(show: Annotated[bool, typer.Option("--version", help="Show the version.", is_eager=True)] = False) -> None:
+    """Federated prototype learning."""
+    if show:
+        print(f"protofed {__version__}")
+        raise typer.Exit
+
 
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method; repeatable.")
@@ -139,7 +149,7 @@ def run_command(
     _refuse_existing(out)
     run = Run(experiment)
     folder = RunFolder.create(
-        out or fresh_path(f"{run.method.name}-{experiment.dataset}-seed{experiment.seed}"), experiment
+        out or fresh_path(f"{run.method.name}-{experiment.dataset}-seed{experiment.seed}"), run.experiment
     )
     _finish(lambda: run.play(folder, shown), shown := progress(quiet), folder.path, as_json)
 
@@ -222,7 +232,9 @@ def resume_command(
 )
 def split_command(
     flags: Mapping[str, Any],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="PNG file for the heat map.")] = Path("split.png"),
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="New PNG file for the heat map. [default: split.png]")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show who holds what, as a table and a heat map."""
@@ -230,8 +242,9 @@ def split_command(
     from protofed.results.table import console, split_table
     from protofed.runner import federation_of
 
-    if out.exists():
+    if out is not None and out.exists():
         raise UserError("--out", str(out), "it exists already; name a new file")
+    out = out or Path("split.png")  # a picture that the next look may replace
     if not out.parent.is_dir():
         raise UserError("--out", str(out), f"there is no folder {out.parent}")
     federation = federation_of(Experiment.from_mapping(flags))

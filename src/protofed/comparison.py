@@ -164,7 +164,7 @@ def _play(experiment: Experiment, folder: Path | None, progress: Progress) -> Re
         opened = RunFolder.open(path)
         run.restore(opened)
         return run.play(opened, progress)
-    return run.play(RunFolder.create(path, experiment), progress)
+    return run.play(RunFolder.create(path, run.experiment), progress)
 
 
 def _rows(results: Sequence[Result]) -> list[Row]:

@@ -70,6 +70,8 @@ class Experiment:
         for item in dataclasses.fields(self):
             checked = check_type(f"--{item.name.replace('_', '-')}", getattr(self, item.name), _hints()[item.name])
             object.__setattr__(self, item.name, checked)
+        for name in self.params:
+            check_type("--params", name, str)
         for name in ("clients", "rounds", "epochs", "batch_size", "checkpoint_every", "min_size", "ways", "shots"):
             self._require(name, getattr(self, name) >= 1, "it must be 1 or more")
         for name in ("lr", "lr_decay", "alpha"):
@@ -144,6 +146,8 @@ def check_type(name: str, value: Any, kind: Any) -> Any:
         if not math.isfinite(value):
             raise UserError(name, value, "it must be a finite number")
         return float(value)
+    if kind is str and isinstance(value, Path):
+        return str(value)
     plain = get_origin(kind) or kind
     if not isinstance(value, plain) or (isinstance(value, bool) and plain is not bool):
         raise UserError(name, value, f"it must be of type {plain.__name__.lower()}")

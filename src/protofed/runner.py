@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -43,41 +44,35 @@ class Run:
         models: Sequence[ModelSpec] | None = None,
     ) -> None:
         """Prepare everything that can fail on wrong input; nothing is written yet."""
-        self.experiment = experiment
         self.method = method or build_method(experiment.method, experiment.params)
         self.federation = federation or federation_of(experiment)
         self.device = _device(experiment.device)
         groups = group_clients(experiment, self.federation, models or experiment.model.split(","), self.device)
         kind, self.engine_reason = choose_engine(experiment.engine, self.device, groups)
-        self.engine = kind(experiment, self.method, self.federation, groups, self.device)
+        self.experiment = _resolved(experiment, kind.name, self.device)
+        self.engine = kind(self.experiment, self.method, self.federation, groups, self.device)
         self.evaluator = Evaluator(self.engine)
         self.broadcast = self.engine.initial_broadcast()
         self.history: list[dict[str, Any]] = []
 
     def play(self, folder: RunFolder | None, progress: Progress) -> Result:
         """Play the remaining rounds."""
-        experiment = self.experiment
-        stopped = "rounds"
         progress.begin(self)
         with _interruptible(folder is not None) as interrupted:
-            while len(self.history) < experiment.rounds:
+            stop = False
+            while not (stop or self.over()):
                 line = self.play_round()
-                done = len(self.history)
-                stopped = "time budget" if self._over_budget() else "rounds"
-                last = done == experiment.rounds or stopped == "time budget"
+                done, stop = len(self.history), interrupted()
                 if folder is not None:
                     folder.append_round(line)
-                    if last or interrupted() or done % experiment.checkpoint_every == 0:
+                    if stop or self.over() or done % self.experiment.checkpoint_every == 0:
                         folder.save_checkpoint(self.state(), done)
                 progress.advance(self, line)
-                if last:
-                    break
-                if interrupted():
-                    raise Interrupted(f"stopped after round {done} of {experiment.rounds}")
-        result = self.result(stopped, folder)
-        if folder is not None:
-            write_atomically(folder.result, result.to_json())
-        return result
+            if folder is not None and self.over():
+                write_atomically(folder.result, self.result(folder).to_json())
+            if interrupted():
+                raise Interrupted(f"stopped after round {len(self.history)} of {self.experiment.rounds}")
+        return self.result(folder)
 
     def play_round(self) -> dict[str, Any]:
         """One round: local training, aggregation, evaluation."""
@@ -103,9 +98,11 @@ class Run:
         self.history.append(line)
         return line
 
-    def _over_budget(self) -> bool:
+    def over(self) -> bool:
+        """Whether all rounds are played or the time is used up."""
         budget = self.experiment.time_budget
-        return budget is not None and sum(line["seconds"] for line in self.history) >= budget
+        spent = sum(line["seconds"] for line in self.history)
+        return len(self.history) >= self.experiment.rounds or (budget is not None and spent >= budget)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Everything a resumed run needs: every client's own model and what the server sends next."""
@@ -128,9 +125,10 @@ class Run:
         for number, group in enumerate(self.engine.groups):
             group.own = {name: tensors[f"own/{number}/{name}"] for name in group.own}
 
-    def result(self, stopped: str, folder: RunFolder | None) -> Result:
+    def result(self, folder: RunFolder | None) -> Result:
         """What came out so far."""
         experiment = self.experiment
+        accuracy = summarise(self.history)
         return Result(
             method=self.method.name,
             dataset=experiment.dataset,
@@ -143,12 +141,12 @@ class Run:
             model=experiment.model,
             params={name: getattr(self.method, name) for name in parameters(type(self.method))},
             model_parameters=[parameter_count(group.module) for group in self.engine.groups],
-            score=self.method.score,
+            score=self.method.score if self.method.score in accuracy else "own/own/head",
             bytes_up=sum(line["bytes_up"] for line in self.history),
             bytes_down=sum(line["bytes_down"] for line in self.history),
             seconds=sum(line["seconds"] for line in self.history),
-            stopped=stopped,
-            accuracy=summarise(self.history),
+            stopped="rounds" if len(self.history) >= experiment.rounds else "time budget",
+            accuracy=accuracy,
             folder=None if folder is None else str(folder.path),
         )
 
@@ -182,6 +180,13 @@ def federation_of(experiment: Experiment) -> Federation:
         dataset = load(name, folder, experiment.train_size)
         parts.append(federate(dataset, split, share, experiment.seed, experiment.val_fraction))
     return parts[0] if len(parts) == 1 else join(parts)
+
+
+def _resolved(experiment: Experiment, engine: str, device: torch.device) -> Experiment:
+    """The experiment as it is run, so that it runs again the same way, and from any folder."""
+    folder = None if experiment.data_dir is None else str(Path(experiment.data_dir).resolve())
+    settled = {"engine": engine, "device": str(device), "data_dir": folder}
+    return Experiment.from_mapping(dataclasses.asdict(experiment) | settled)
 
 
 def _device(name: str) -> torch.device:

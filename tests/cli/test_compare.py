@@ -154,7 +154,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         patch.setattr(Lines, "advance", advance)
         outcome = invoke(tmp_path, "compare", *options, "--out", "cut")
     assert outcome.code == 130
-    assert outcome.err.endswith("stopped after round 1 of 2; continue with: protofed resume cut\n")
+    assert outcome.err.endswith("stopped after round 2 of 2; continue with: protofed resume cut\n")
     assert not (tmp_path / "cut/compare.json").exists()
     succeed(tmp_path, "resume", "cut", "--quiet")
     succeed(tmp_path, "compare", *options, "--out", "whole", "--quiet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,9 +75,31 @@ def test_every_option_changes_the_run(variant: str) -> None:
         assert gap(played(variant, "stacked").state(), played(method, "stacked").state()) > 1e-5
 
 
+SINGLE_NUMBER = """
+from dataclasses import dataclass
+from typing import ClassVar
+from protofed.methods.fedavg import FedAvg
+
+@dataclass(frozen=True)
+class Total(FedAvg):
+    name: ClassVar[str] = "total"
+
+    def loss(self, model, batch, turn):
+        return (super().loss(model, batch, turn) * batch.mask).sum() / batch.mask.sum()
+"""
+
+
+def test_a_method_may_average_its_loss_itself(tmp_path: Path) -> None:
+    (tmp_path / "total.py").write_text(SINGLE_NUMBER)
+    runs = [play(f"{tmp_path}/total.py:Total", engine=engine) for engine in ("sequential", "stacked")]
+    assert_same_run(runs[0], runs[1])
+    assert gap(own(runs[0]), own(played("fedavg", "sequential"))) < 1e-9
+
+
 def test_some_class_has_several_regions_and_some_has_one() -> None:
     numbers = played("dp-fedcl near", "sequential").broadcast.prototypes["pool"].filled.sum(-1).flatten().tolist()
-    assert {0, 1, 2} <= set(numbers)
+    assert 1 in numbers
+    assert max(numbers) > 1
 
 
 def test_dropout_and_batch_statistics_take_part() -> None:

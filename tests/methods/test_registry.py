@@ -110,7 +110,7 @@ class NotAMethod:
     pass
 
 class Undecorated(FedAvg):
-    pass
+    strength: float = 0.5
 
 a_number = 3
 '''
@@ -136,6 +136,12 @@ def test_a_method_can_come_from_a_file(mine: str) -> None:
 def test_what_is_not_a_method_is_refused(mine: str, name: str) -> None:
     with pytest.raises(UserError, match=r"must name a dataclass that extends protofed\.methods\.base\.Method"):
         build_method(f"{mine}:{name}", {})
+
+
+def test_a_forgotten_decorator_is_refused_because_its_fields_would_be_ignored(mine: str) -> None:
+    # Fails while method_class asks dataclasses.is_dataclass, which is true of every subclass of a dataclass.
+    with pytest.raises(UserError, match="must name a dataclass"):
+        build_method(f"{mine}:Undecorated", {})
 
 
 def test_a_wrong_file_is_named(mine: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any, get_type_hints
@@ -42,6 +43,8 @@ def method_class(spec: str) -> type[Method]:
         raise unknown("--method", spec, method_names())
     if not (isinstance(found, type) and issubclass(found, Method) and dataclasses.is_dataclass(found)):
         raise UserError("--method", spec, "it must name a dataclass that extends protofed.methods.base.Method")
+    if inspect.isabstract(found) or not hasattr(found, "name"):
+        raise UserError("--method", spec, "it needs a `name` and a `loss`")
     return found
 
 

@@ -59,11 +59,11 @@ class Method(ABC):
     """A federated method. Its fields are the parameters a user may set."""
 
     name: ClassVar[str]
-    paper: ClassVar[str]  # authors, venue, year
-    link: ClassVar[str]
-    up: ClassVar[str]  # what a client sends, in words
-    down: ClassVar[str]
-    score: ClassVar[str]  # the model/test/rule that its paper reports
+    paper: ClassVar[str] = ""  # authors, venue, year
+    link: ClassVar[str] = ""
+    up: ClassVar[str] = ""  # what a client sends, in words
+    down: ClassVar[str] = ""
+    score: ClassVar[str] = "own/own/head"  # the model/test/rule that its paper reports
 
     collect: Collect | None = field(default=None, init=False)
 

@@ -17,10 +17,8 @@ class Local(Method):
 
     name: ClassVar[str] = "local"
     paper: ClassVar[str] = "baseline of every paper"
-    link: ClassVar[str] = ""
     up: ClassVar[str] = "nothing"
     down: ClassVar[str] = "nothing"
-    score: ClassVar[str] = "own/own/head"
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:  # noqa: ARG002
         """Cross-entropy."""

@@ -123,7 +123,7 @@ def _engine(run: Run) -> str:
 
 
 def _score(run: Run, line: dict[str, Any]) -> str:
-    name = run.method.score
+    name = run.method.score if run.method.score in line["accuracy"] else "own/own/head"
     return f"{name} {line['accuracy'][name]:.1f} %"
 
 
