@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.methods import METHODS
 from protofed.methods.base import Clock
@@ -89,11 +90,11 @@ class Total(FedAvg):
 """
 
 
-def test_a_method_may_average_its_loss_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_a_loss_averaged_by_the_method_is_refused_because_it_would_count_padding(tmp_path: Path, engine: str) -> None:
     (tmp_path / "total.py").write_text(SINGLE_NUMBER)
-    runs = [play(f"{tmp_path}/total.py:Total", engine=engine) for engine in ("sequential", "stacked")]
-    assert_same_run(runs[0], runs[1])
-    assert gap(own(runs[0]), own(played("fedavg", "sequential"))) < 1e-9
+    with pytest.raises(UserError, match="one value per sample"):
+        play(f"{tmp_path}/total.py:Total", engine=engine)
 
 
 def test_some_class_has_several_regions_and_some_has_one() -> None:

@@ -13,8 +13,9 @@ from protofed.data.federation import Client, Federation
 from protofed.errors import DivergedError, UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Clock, Method, Trained, Turn
+from protofed.methods.base import Batch, Clock, Method, Trained, Turn
 from protofed.models import ModelSpec, build
+from protofed.models.net import Net
 from protofed.randomness import generator, key
 
 State = Mapping[str, Tensor]
@@ -150,6 +151,15 @@ class Engine(ABC):
         """One key per client for hashed draws."""
         keys = [key(self.experiment.seed, purpose, group.members[row], clock.round) for row in rows]
         return torch.tensor(keys, device=self.device)
+
+    def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
+        """The method's loss of one client's batch, averaged over the samples that are real."""
+        loss = self.method.loss(model, batch, turn)
+        if loss.shape != batch.y.shape:  # an average of the method's own would include padding
+            raise UserError(
+                "--method", self.method.name, f"its loss must be one value per sample, not {list(loss.shape)}"
+            )
+        return loss.where(batch.mask, 0).sum() / batch.mask.sum()
 
     def optimiser(self, parameters: Iterable[Tensor], clock: Clock) -> torch.optim.Optimizer:
         """A fresh optimiser: its state does not outlive a turn."""

@@ -58,7 +58,7 @@ class Sequential(Engine):
                 group.pixels(group.images[chosen]), group.labels[chosen], torch.ones_like(chosen, dtype=torch.bool)
             )
             with step(keys[now]):
-                loss = self.method.loss(model, batch, turn).mean()
+                loss = self.loss(model, batch, turn)
             optimiser.zero_grad()
             torch.autograd.backward(loss)
             if self.collecting(now, steps) and model.features is not None:

@@ -85,9 +85,7 @@ class Stacked(Engine):
         ) -> tuple[Tensor, Tensor] | tuple[Tensor]:
             model = Net(module, {**parameters, **buffers})
             with step(key, None if full else batch.mask):
-                loss = self.method.loss(model, batch, turn)
-            if loss.dim():
-                loss = loss.where(batch.mask, 0).sum() / batch.mask.sum()
+                loss = self.loss(model, batch, turn)
             return (loss, model.features) if collect and model.features is not None else (loss,)
 
         loss, *features = vmap(one_client)(parameters, buffers, batch, keys)

@@ -41,8 +41,10 @@ def method_class(spec: str) -> type[Method]:
         found = next(iter(points)).load()
     else:
         raise unknown("--method", spec, method_names())
-    if not (isinstance(found, type) and issubclass(found, Method) and dataclasses.is_dataclass(found)):
-        raise UserError("--method", spec, "it must name a dataclass that extends protofed.methods.base.Method")
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise UserError("--method", spec, "it must name a class that extends protofed.methods.base.Method")
+    if "__dataclass_fields__" not in vars(found):  # inherited ones would hide the class's own parameters
+        raise UserError("--method", spec, "it lacks the decorator @dataclass(frozen=True)")
     if inspect.isabstract(found) or not hasattr(found, "name"):
         raise UserError("--method", spec, "it needs a `name` and a `loss`")
     return found

@@ -69,7 +69,7 @@ class Method(ABC):
 
     @abstractmethod
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
-        """The local objective: a loss per sample [B], which the engine averages, or a single number."""
+        """The local objective, one value per sample [B]; the engine averages over the samples that are real."""
 
     def shares(self, name: str) -> bool:  # noqa: ARG002 - subclasses decide by name
         """Whether the parameter or buffer of this name leaves the client."""

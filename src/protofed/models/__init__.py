@@ -11,7 +11,7 @@ from torch import nn
 
 from protofed.errors import UserError, unknown
 from protofed.models.cnn import Cnn, ProtoNet
-from protofed.models.mlp import Head, Mlp
+from protofed.models.mlp import Mlp
 from protofed.models.mobilenet import MobileNetV2
 from protofed.models.output import Output
 from protofed.models.resnet import resnet10, resnet18
@@ -29,9 +29,13 @@ MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 # name -> (factory, what it is, the input of its paper)
 MODELS: dict[str, tuple[Factory, str, Shape]] = {
     "mlp": (Mlp, "MP-FedCL's MLP: 512-512 encoder, 256-d feature", MNIST),
-    "head": (Head, "MP-FedCL's 256-d MLP on ready-made features", (512, 1, 1)),
+    "head": (partial(Mlp, widths=()), "MP-FedCL's 256-d MLP on ready-made features", (512, 1, 1)),
     "mlp-fedpcl": (partial(Mlp, unit=True), "the MLP with FedPCL's unit-length features and logits", MNIST),
-    "head-fedpcl": (partial(Head, unit=True), "the head with FedPCL's unit-length features and logits", (512, 1, 1)),
+    "head-fedpcl": (
+        partial(Mlp, widths=(), unit=True),
+        "the head with FedPCL's unit-length features and logits",
+        (512, 1, 1),
+    ),
     "cnn": (Cnn, "FedProto's CNN: two 5x5 convolutions, 50-d feature", MNIST),
     "cnn-18": (partial(Cnn, channels=18), "FedProto's CNN with 18 channels in its second convolution", MNIST),
     "cnn-22": (partial(Cnn, channels=22), "FedProto's CNN with 22 channels in its second convolution", MNIST),

@@ -10,8 +10,8 @@ from torch.nn.functional import normalize
 from protofed.models.output import Output
 
 
-class Head(nn.Module):
-    """input-256-classes; the 256 hidden units are the feature.
+class Mlp(nn.Module):
+    """input-512-512 (`encoder`), then 256 (`hidden`, the feature) and `head`, with ReLU between them.
 
     With `unit`, features and logits are cut at 0 and scaled to length 1, as in FedPCL's code; MP-FedCL's Table III has
     that ReLU after the last layer too. Cross-entropy then stays above log(1 + 9/e) = 1.46 with ten classes.
@@ -19,30 +19,23 @@ class Head(nn.Module):
 
     feature_size = 256
 
-    def __init__(self, shape: tuple[int, int, int], classes: int, unit: bool = False) -> None:
+    def __init__(
+        self, shape: tuple[int, int, int], classes: int, widths: tuple[int, ...] = (512, 512), unit: bool = False
+    ) -> None:
         super().__init__()
-        self.unit = unit
-        self.hidden = nn.Linear(math.prod(shape), self.feature_size)
+        sizes = (math.prod(shape), *widths)
+        self.encoder = nn.ModuleList(nn.Linear(*pair) for pair in zip(sizes, widths, strict=False))
+        self.hidden = nn.Linear(sizes[-1], self.feature_size)
         self.head = nn.Linear(self.feature_size, classes)
+        self.unit = unit
 
     def forward(self, x: Tensor) -> Output:
-        hidden = self.hidden(x.flatten(1))
+        x = x.flatten(1)
+        blocks = []
+        for layer in (*self.encoder, self.hidden):
+            blocks.append(layer(x))
+            x = blocks[-1].relu()
         if not self.unit:
-            features = hidden.relu()
-            return Output(features, self.head(features), (hidden,))
-        features = normalize(hidden.relu(), dim=1)
-        return Output(features, normalize(self.head(features).relu(), dim=1), (hidden,))
-
-
-class Mlp(Head):
-    """input-512-512 (`encoder`), then 256-classes, as in Head."""
-
-    def __init__(self, shape: tuple[int, int, int], classes: int, unit: bool = False) -> None:
-        super().__init__((512, 1, 1), classes, unit)
-        self.encoder = nn.ModuleList([nn.Linear(math.prod(shape), 512), nn.Linear(512, 512)])
-
-    def forward(self, x: Tensor) -> Output:
-        first = self.encoder[0](x.flatten(1))
-        second = self.encoder[1](first.relu())
-        out = super().forward(second.relu())
-        return Output(out.features, out.logits, (first, second, *out.blocks))
+            return Output(x, self.head(x), tuple(blocks))
+        features = normalize(x, dim=1)
+        return Output(features, normalize(self.head(features).relu(), dim=1), tuple(blocks))
