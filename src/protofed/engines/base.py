@@ -156,9 +156,8 @@ class Engine(ABC):
         """The method's loss of one client's batch, averaged over the samples that are real."""
         loss = self.method.loss(model, batch, turn)
         if loss.shape != batch.y.shape:  # an average of the method's own would include padding
-            raise UserError(
-                "--method", self.method.name, f"its loss must be one value per sample, not {list(loss.shape)}"
-            )
+            why = f"its loss must be one value per sample, not of shape {list(loss.shape)}"
+            raise UserError("--method", self.method.name, why)
         return loss.where(batch.mask, 0).sum() / batch.mask.sum()
 
     def optimiser(self, parameters: Iterable[Tensor], clock: Clock) -> torch.optim.Optimizer:

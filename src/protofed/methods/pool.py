@@ -36,10 +36,9 @@ class PrototypePool(FedAvg):
     def __post_init__(self) -> None:
         if self.temperature <= 0:
             raise UserError("temperature", self.temperature, "it must be above 0")
-        if self.ce_weight < 0 or self.contrast_weight < 0:
-            raise UserError(
-                "ce_weight, contrast_weight", (self.ce_weight, self.contrast_weight), "both must be 0 or more"
-            )
+        for weight in ("ce_weight", "contrast_weight"):
+            if getattr(self, weight) < 0:
+                raise UserError(weight, getattr(self, weight), "it must be 0 or more")
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
         """Eq. 12: CE + L_R."""

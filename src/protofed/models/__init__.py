@@ -30,10 +30,10 @@ MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 MODELS: dict[str, tuple[Factory, str, Shape]] = {
     "mlp": (Mlp, "MP-FedCL's MLP: 512-512 encoder, 256-d feature", MNIST),
     "head": (partial(Mlp, widths=()), "MP-FedCL's 256-d MLP on ready-made features", (512, 1, 1)),
-    "mlp-fedpcl": (partial(Mlp, unit=True), "the MLP with FedPCL's unit-length features and logits", MNIST),
+    "mlp-fedpcl": (partial(Mlp, unit=True), "the MLP with FedPCL's unit-length outputs", MNIST),
     "head-fedpcl": (
         partial(Mlp, widths=(), unit=True),
-        "the head with FedPCL's unit-length features and logits",
+        "the head with FedPCL's unit-length outputs",
         (512, 1, 1),
     ),
     "cnn": (Cnn, "FedProto's CNN: two 5x5 convolutions, 50-d feature", MNIST),
