@@ -1,4 +1,8 @@
-"""Local: every client trains alone, as long as in the other methods (rounds × epochs)."""
+"""Local: every client trains alone.
+
+The papers do not say how long; here it is rounds × epochs, the same compute as in the federated methods. A client starts
+from the common initial model and keeps its own for ever, since nothing it receives replaces it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""SP-FedCL: MP-FedCL with a single prototype, the class mean.  Qiao et al., arXiv 2304.01950."""
+"""SP-FedCL: MP-FedCL with a single prototype, the class mean.  Qiao et al., arXiv 2304.01950.
+
+The same as FedAvg with cross-entropy and the local-prototype term of FedPCL, and inference by the nearest of all
+clients' class means. With `contrast="none"`, prototypes serve inference only.
+"""
 
 from __future__ import annotations
 
