@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -128,14 +129,19 @@ def compare(clients: int) -> dict[str, float]:
 
 
 def peak_memory(clients: int) -> float:
-    """Peak megabytes that a process needs for a stacked round, over what it holds before (Linux)."""
+    """Peak megabytes that a process needs for a stacked round, over its peak for one client (Linux)."""
     code = (
-        "import resource\nfrom benchmarks.engines import engine, federation\nengine('stacked', federation(1, 2))()\n"
-        "before = int(open('/proc/self/statm').read().split()[1]) * resource.getpagesize()\n"
-        f"engine('stacked', federation({clients}, 2))()\n"
-        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before) / 1e6)"
+        "from benchmarks.engines import engine, federation, high_water\n"
+        "engine('stacked', federation(1, 2))()\nbefore = high_water()\n"
+        f"engine('stacked', federation({clients}, 2))()\nprint(high_water() - before)"
     )
     return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+
+
+def high_water() -> float:
+    """The most memory this process has had, in megabytes."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return float(status.split("VmHWM:")[1].split()[0]) / 1000
 
 
 def main() -> None:

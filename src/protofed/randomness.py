@@ -37,13 +37,17 @@ def _elements(site: int, shape: tuple[int, ...], device: torch.device) -> Tensor
     return _mix(torch.arange(count, device=device) + (site * 0x9E3779B1 & _WORD) & _WORD).view(shape)
 
 
-def uniform(keys: Tensor, site: int, shape: tuple[int, ...]) -> Tensor:
-    """Uniform numbers in [0, 1): a hash of (key, site, element), so no stream and no order.
+def bits(keys: Tensor, site: int, shape: tuple[int, ...]) -> Tensor:
+    """32 random bits each: a hash of (key, site, element), so no stream and no order.
 
     `keys` holds one key per leading entry; the result has the shape keys.shape + shape.
     """
-    keys = keys.view(keys.shape + (1,) * len(shape))
-    return _mix(_elements(site, shape, keys.device) ^ keys).to(torch.float64) / 2**32
+    return _mix(_elements(site, shape, keys.device) ^ keys.view(keys.shape + (1,) * len(shape)))
+
+
+def uniform(keys: Tensor, site: int, shape: tuple[int, ...]) -> Tensor:
+    """The same as numbers in [0, 1)."""
+    return bits(keys, site, shape).to(torch.float64) / 2**32
 
 
 def step_keys(key: Tensor, steps: int) -> Tensor:

@@ -153,18 +153,18 @@ class Engine(ABC):
         return torch.tensor(keys, device=self.device)
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
-        """The method's loss of one client's batch, averaged over the samples that are real."""
+        """The method's loss of each sample of one client's batch."""
         loss = self.method.loss(model, batch, turn)
         if loss.shape != batch.y.shape:  # an average of the method's own would include padding
             why = f"its loss must be one value per sample, not of shape {list(loss.shape)}"
             raise UserError("--method", self.method.name, why)
-        return loss.where(batch.mask, 0).sum() / batch.mask.sum()
+        return loss
 
     def optimiser(self, parameters: Iterable[Tensor], clock: Clock) -> torch.optim.Optimizer:
         """A fresh optimiser: its state does not outlive a turn."""
         e = self.experiment
         rate = e.lr * e.lr_decay**clock.round
-        return torch.optim.SGD(parameters, lr=rate, momentum=e.momentum, weight_decay=e.weight_decay)
+        return torch.optim.SGD(parameters, lr=rate, momentum=e.momentum, weight_decay=e.weight_decay, fused=True)
 
     def trained(
         self, group: Group, rows: Sequence[int], weights: State, collected: tuple[Tensor, Tensor] | None, clock: Clock

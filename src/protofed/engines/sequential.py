@@ -51,14 +51,13 @@ class Sequential(Engine):
         steps = len(batches.sizes)
         keys = step_keys(key, steps)
         index = batches.rows.to(self.device) + group.starts[row]
+        real = index >= group.starts[row]
         losses, features, labels = [], [], []
         for now, size in enumerate(batches.sizes):
             chosen = index[now, :size]
-            batch = Batch(
-                group.pixels(group.images[chosen]), group.labels[chosen], torch.ones_like(chosen, dtype=torch.bool)
-            )
+            batch = Batch(group.pixels(group.images[chosen]), group.labels[chosen], real[now, :size])
             with step(keys[now]):
-                loss = self.loss(model, batch, turn)
+                loss = self.loss(model, batch, turn).mean()
             optimiser.zero_grad()
             torch.autograd.backward(loss)
             if self.collecting(now, steps) and model.features is not None:

@@ -55,7 +55,7 @@ class Stacked(Engine):
             sizes = [schedule.sizes[now] for schedule in schedules[:active]]
             width, full = max(sizes), min(sizes) == max(sizes)
             chosen, real = index[:active, now, :width], mask[:active, now, :width]
-            batch = Batch(group.pixels(group.images[chosen]), group.labels[chosen], real)
+            batch = Batch(group.pixels(_channels_last(group.images, chosen)), group.labels[chosen], real)
             loss, seen = self._step(group.module, parameters, buffers, batch, keys[:active, now], full, turn)
             optimiser.zero_grad()
             torch.autograd.backward(loss.sum())
@@ -84,8 +84,8 @@ class Stacked(Engine):
             parameters: State, buffers: State, batch: Batch, key: Tensor
         ) -> tuple[Tensor, Tensor] | tuple[Tensor]:
             model = Net(module, {**parameters, **buffers})
-            with step(key, None if full else batch.mask):
-                loss = self.loss(model, batch, turn)
+            with step(key, None if full else batch.mask, stacked=True):
+                loss = self.loss(model, batch, turn).where(batch.mask, 0).sum() / batch.mask.sum()
             return (loss, model.features) if collect and model.features is not None else (loss,)
 
         loss, *features = vmap(one_client)(parameters, buffers, batch, keys)
@@ -147,6 +147,15 @@ def _narrow(
         }
     optimiser.param_groups[0]["params"] = list(narrow.values())
     return narrow, {name: value[:active] for name, value in buffers.items()}
+
+
+def _channels_last(images: Tensor, chosen: Tensor) -> Tensor:
+    """images[chosen], [clients, B, c, h, w], with clients and channels side by side in memory.
+
+    A vmapped convolution is a grouped one over clients × channels, which on a CPU is 2 to 3 times as fast so.
+    """
+    rows = images.movedim(1, -1)[chosen.T]  # [B, clients, h, w, c]
+    return rows.permute(0, 2, 3, 1, 4).contiguous().permute(3, 0, 4, 1, 2)
 
 
 def _pad(tensor: Tensor, clients: int, width: int | None = None, fill: float = 0) -> Tensor:

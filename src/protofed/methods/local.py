@@ -1,7 +1,7 @@
 """Local: every client trains alone.
 
-The papers do not say how long; here it is rounds × epochs, the same compute as in the federated methods. A client starts
-from the common initial model and keeps its own for ever, since nothing it receives replaces it.
+The papers do not say how long; here it is rounds × epochs, the same compute as in the federated methods. A client
+starts from the common initial model and keeps its own for ever, since nothing it receives replaces it.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn.functional import max_pool2d
 
-from protofed.models.layers import BatchNorm, Dropout, Dropout2d
+from protofed.models.layers import BatchNorm, Dropout, Dropout2d, max_pool2
 from protofed.models.output import Output
 
 
@@ -27,8 +26,8 @@ class Cnn(nn.Module):
         self.head = nn.Linear(self.feature_size, classes)
 
     def forward(self, x: Tensor) -> Output:
-        first = max_pool2d(self.conv1(x), 2)
-        second = max_pool2d(self.dropout2d(self.conv2(first.relu())), 2)
+        first = max_pool2(self.conv1(x))
+        second = max_pool2(self.dropout2d(self.conv2(first.relu())))
         hidden = self.hidden(second.relu().flatten(1))
         features = hidden.relu()
         return Output(features, self.head(self.dropout(features)), (first, second, hidden))
@@ -54,6 +53,6 @@ class ProtoNet(nn.Module):
             blocks.append(block(x))
             x = blocks[-1].relu()
             if min(x.shape[-2:]) > 1:
-                x = max_pool2d(x, 2)
+                x = max_pool2(x)
         features = x.flatten(1)
         return Output(features, self.head(features), tuple(blocks))

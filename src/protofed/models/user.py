@@ -116,6 +116,8 @@ def _check_output(module: nn.Module, out: Output, classes: int) -> None:
 def _check_training(module: nn.Module, x: Tensor) -> None:
     """Engines agree only if a training forward neither draws from a stream nor keeps state of its own."""
     trial = deepcopy(module).train()
+    for weight in trial.parameters():  # moved, as training would, so that a statistic of the weights moves too
+        weight.add_(torch.linspace(-1, 1, weight.numel()).view_as(weight))
     with torch.random.fork_rng(devices=[]), step(torch.tensor(0)):
         before = torch.get_rng_state()
         _run(trial, x)
