@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -23,6 +24,10 @@ COLUMNS = (
 """The accuracies a comparison shows, where they exist; the rest is in compare.json."""
 
 
+SIDE_BY_SIDE = 5
+"""Up to so many methods fit beside each other into 80 columns; more are listed one below the other."""
+
+
 def console() -> Console:
     """Standard output; wide enough for a table when it is not a terminal."""
     found = Console()
@@ -39,23 +44,27 @@ def size(number: float) -> str:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """A row a method: mean ± std over seeds of the last round's accuracies, bytes per round, seconds."""
+    """Mean ± std over seeds of the last round's accuracies, bytes per round and seconds, for each method."""
     names = [name for name in COLUMNS if any(name in row.accuracy for row in comparison.rows)]
     first = comparison.results[0]
     seeds = len(comparison.rows[0].rounds)
     table = Table(
         title=f"{first.dataset}, {first.split}, {first.clients} clients, {first.model}; {seeds} seeds, last round",
-        caption="model/test/rule accuracy in %, mean ± sample std over seeds; * diagnostic: nearest own class mean",
+        caption="accuracy in %, mean ± sample std; * diagnostic: nearest own class mean",
+        box=SIMPLE_HEAD,
     )
-    table.add_column("method")
-    for name in names:
-        table.add_column(name.replace("/", "/\n"), justify="right")
-    for name in ("up a\nround", "down a\nround", "seconds"):
-        table.add_column(name, justify="right")
+    titles = ["method", *names, "up a round", "down a round", "seconds"]
+    lines = [titles]
     for row in comparison.rows:
         cells = [_cell(row.accuracy.get(name), name in row.diagnostic) for name in names]
         up, down = size(row.bytes_up_per_round.mean), size(row.bytes_down_per_round.mean)
-        table.add_row(row.method, *cells, up, down, f"{row.seconds.mean:.1f}")
+        lines.append([row.method, *cells, up, down, f"{row.seconds.mean:.1f}"])
+    if len(comparison.rows) <= SIDE_BY_SIDE:
+        lines = [list(column) for column in zip(*lines, strict=True)]
+    for number, title in enumerate(lines[0]):
+        table.add_column(title, justify="right" if number else "left", overflow="fold")
+    for line in lines[1:]:
+        table.add_row(*line)
     return table
 
 
@@ -92,4 +101,4 @@ def split_table(federation: Federation) -> Table:
 def _cell(spread: Spread | None, diagnostic: bool) -> str:
     if spread is None:
         return "–"
-    return f"{spread.mean:.1f} ± {spread.std:.1f}{'*' if diagnostic else ''}"
+    return f"{spread.mean:.1f}±{spread.std:.1f}{'*' if diagnostic else ''}"
