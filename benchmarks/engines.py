@@ -49,7 +49,7 @@ def engine(name: str, clients: Federation) -> Callable[[], None]:
     device = torch.device("cpu")
     method = build_method("fedproto", {})
     made: Engine = ENGINES[name](
-        experiment, method, clients, group_clients(experiment, clients, ["cnn"], device), device
+        experiment, method, clients, group_clients(experiment, method, clients, ["cnn"], device), device
     )
     everyone = range(len(clients.clients))
     uploads, _ = made.round(everyone, made.initial_broadcast(), Clock(0, 1000))

@@ -17,6 +17,7 @@ from torch import Tensor
 from protofed.data.samples import Samples
 from protofed.engines.base import Engine, Group, State
 from protofed.messages import Broadcast
+from protofed.methods.base import Method
 from protofed.prototypes import Prototypes, class_means, nearest_class
 
 CHUNK = 10_000  # models × images in one forward pass
@@ -77,7 +78,7 @@ class Evaluator:
         found: dict[str, dict[int, float]] = {}
         by_domain: dict[str, list[tuple[Tensor, Tensor]]] = {}
         for group, view in zip(self.engine.groups, self.views, strict=True):
-            for model, states in _models(group, broadcast).items():
+            for model, states in _models(self.engine.method, group, broadcast).items():
                 prototypes = references
                 if references is None and model == "own":
                     embedded = self.engine.embed(group, range(len(group.members)), states)
@@ -87,7 +88,7 @@ class Evaluator:
                         scores = 100 * (hits & view.tests[test]).sum(1).double() / view.tests[test].sum(1)
                         scored = zip(group.members, scores.tolist(), strict=True)
                         found.setdefault(f"{model}/{test}/{rule}", {}).update(scored)
-                    if model == "global" and self.by_domain and rule != "nearest-own":
+                    if model == "global" and self.by_domain and rule != "nearest-own" and len(hits) == 1:
                         by_domain.setdefault(f"global/domain/{rule}", []).append((group.test.domains, hits[0].cpu()))
                 if self.validates:
                     self._validate(group, view, model, states, prototypes, found)
@@ -126,7 +127,8 @@ class Evaluator:
         """Each client on the samples held out of its training data."""
         for row, (member, client) in enumerate(zip(group.members, group.clients, strict=True)):
             mine = slice(row, row + 1)
-            state = {name: value[mine] for name, value in states.items()} if model == "own" else states
+            personal = len(next(iter(states.values()))) > 1
+            state = {name: value[mine] for name, value in states.items()} if personal else states
             local = prototypes.take(mine) if prototypes is not None and prototypes.counts.dim() == 3 else prototypes
             assert client.validation is not None  # the caller has checked
             for rule, hits in self._hits(group, state, local, view.classes[mine], client.validation).items():
@@ -142,9 +144,12 @@ class Evaluator:
         }
 
 
-def _models(group: Group, broadcast: Broadcast) -> dict[str, State]:
-    """The models to test; there is an averaged one if the server sends a whole state."""
+def _models(method: Method, group: Group, broadcast: Broadcast) -> dict[str, State]:
+    """The models to test; there is one of the server's if it sends a whole state, the same to all or one to each."""
     models: dict[str, State] = {"own": group.own}
-    if set(group.own) <= set(broadcast.weights):
-        models["global"] = {name: broadcast.weights[name].unsqueeze(0) for name in group.own}
+    sent = [method.send(broadcast, member) for member in group.members]
+    if all(message is sent[0] for message in sent):
+        sent = sent[:1]
+    if set(group.own) <= set(sent[0].weights):
+        models["global"] = {name: torch.stack([message.weights[name] for message in sent]) for name in group.own}
     return models

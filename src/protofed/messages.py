@@ -57,8 +57,12 @@ class Message:
         return _serialised_size(tuple(layout)) if layout else 0
 
 
+@dataclass(frozen=True)
 class Broadcast(Message):
     """What the server sends to a client."""
+
+    kept: Mapping[str, Tensor] = field(default_factory=dict)
+    """What stays at the server for its next aggregation: in the checkpoint, never on the wire."""
 
 
 class Upload(Message):

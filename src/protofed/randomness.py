@@ -50,6 +50,7 @@ def uniform(keys: Tensor, site: int, shape: tuple[int, ...]) -> Tensor:
     return bits(keys, site, shape).to(torch.float64) / 2**32
 
 
-def step_keys(key: Tensor, steps: int) -> Tensor:
-    """A key for each step of a turn: [..., steps] from keys [...]."""
-    return _mix(key.unsqueeze(-1) + torch.arange(steps, device=key.device) & _WORD)
+def step_keys(key: Tensor, steps: int, first: Tensor | int = 0) -> Tensor:
+    """A key for each of some steps of a turn, from step number `first` [...] on: [..., steps] from keys [...]."""
+    start = (key + first).unsqueeze(-1)
+    return _mix(start + torch.arange(steps, device=key.device) & _WORD)

@@ -15,7 +15,7 @@ import torch
 
 from protofed.data import Federation, Split, federate, join, load
 from protofed.engines import choose_engine
-from protofed.engines.base import group_clients
+from protofed.engines.base import Group, group_clients
 from protofed.errors import UserError
 from protofed.evaluation import Evaluator
 from protofed.experiment import Experiment
@@ -47,7 +47,9 @@ class Run:
         self.method = method or build_method(experiment.method, experiment.params)
         self.federation = federation or federation_of(experiment)
         self.device = _device(experiment.device)
-        groups = group_clients(experiment, self.federation, models or experiment.model.split(","), self.device)
+        groups = group_clients(
+            experiment, self.method, self.federation, models or experiment.model.split(","), self.device
+        )
         kind, self.engine_reason = choose_engine(experiment.engine, self.device, groups)
         self.experiment = _resolved(experiment, kind.name, self.device)
         self.engine = kind(self.experiment, self.method, self.federation, groups, self.device)
@@ -77,8 +79,9 @@ class Run:
     def play_round(self) -> dict[str, Any]:
         """One round: local training, aggregation, evaluation."""
         began = time.perf_counter()
-        clock = Clock(len(self.history), self.experiment.rounds)
-        who = participants(self.experiment, len(self.federation.clients), clock)
+        clients = len(self.federation.clients)
+        who = participants(self.experiment, clients, len(self.history))
+        clock = Clock(len(self.history), self.experiment.rounds, tuple(who), clients)
         sent = self.broadcast
         uploads, loss = self.engine.round(who, sent, clock)
         self.broadcast = self.method.aggregate(uploads, sent, clock)
@@ -89,7 +92,7 @@ class Run:
             "loss": loss,
             "participants": who,
             "bytes_up": sum(uploads.client(row).size() for row in range(len(who))),
-            "bytes_down": sent.size() * len(who),
+            "bytes_down": sum(self.method.send(sent, member).size() for member in who),
             "accuracy": evaluation.means(),
             "per_client": evaluation.per_client,
             "per_domain": evaluation.per_domain,
@@ -105,13 +108,13 @@ class Run:
         return len(self.history) >= self.experiment.rounds or (budget is not None and spent >= budget)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Everything a resumed run needs: every client's own model and what the server sends next."""
-        own = {
-            f"own/{number}/{name}": t
-            for number, group in enumerate(self.engine.groups)
-            for name, t in group.own.items()
-        }
-        return own | {f"server/{name}": tensor for name, tensor in self.broadcast.flat().items()}
+        """Everything a resumed run needs: every client's own model, and what the server sends next and keeps."""
+        state = {f"server/{name}": tensor for name, tensor in self.broadcast.flat().items()}
+        state |= {f"kept/{name}": tensor for name, tensor in self.broadcast.kept.items()}
+        for number, group in enumerate(self.engine.groups):
+            state |= {f"own/{number}/{name}": tensor for name, tensor in group.own.items()}
+            state[f"taken/{number}"] = group.taken
+        return state
 
     def restore(self, folder: RunFolder) -> None:
         """Go back to a folder's last checkpoint."""
@@ -120,10 +123,19 @@ class Run:
         self.history = folder.read_rounds(rounds)
         if not found:
             return
-        server = {name.removeprefix("server/"): t for name, t in tensors.items() if name.startswith("server/")}
-        self.broadcast = Broadcast.from_flat(server)
+        kept, server = (
+            {name.removeprefix(part): tensor for name, tensor in tensors.items() if name.startswith(part)}
+            for part in ("kept/", "server/")
+        )
+        self.broadcast = dataclasses.replace(Broadcast.from_flat(server), kept=kept)
         for number, group in enumerate(self.engine.groups):
             group.own = {name: tensors[f"own/{number}/{name}"] for name in group.own}
+            group.taken = tensors[f"taken/{number}"]
+
+    def client_memory(self, group: Group) -> int:
+        """Bytes a client of a group has to keep between rounds: what it does not receive, or its whole last model."""
+        names = [name for name in group.own if self.method.keeps_previous or not self.method.shares(name)]
+        return sum(group.own[name][0].numel() * group.own[name].element_size() for name in names)
 
     def result(self, folder: RunFolder | None) -> Result:
         """What came out so far."""
@@ -141,6 +153,7 @@ class Run:
             model=experiment.model,
             params={name: getattr(self.method, name) for name in parameters(type(self.method))},
             model_parameters=[parameter_count(group.module) for group in self.engine.groups],
+            client_memory=max(self.client_memory(group) for group in self.engine.groups),
             score=self.method.score if self.method.score in accuracy else "own/own/head",
             bytes_up=sum(line["bytes_up"] for line in self.history),
             bytes_down=sum(line["bytes_down"] for line in self.history),
@@ -151,10 +164,10 @@ class Run:
         )
 
 
-def participants(experiment: Experiment, clients: int, clock: Clock) -> list[int]:
+def participants(experiment: Experiment, clients: int, number_of_round: int) -> list[int]:
     """Who takes part in a round, in client order."""
     number = max(1, round(experiment.participation * clients))
-    draw = torch.randperm(clients, generator=generator(experiment.seed, "participation", clock.round))
+    draw = torch.randperm(clients, generator=generator(experiment.seed, "participation", number_of_round))
     return sorted(draw[:number].tolist())
 
 

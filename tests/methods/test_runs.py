@@ -9,7 +9,9 @@ import torch
 from torch.testing import assert_close
 
 from engines.nets import UNEQUAL, Norm, federation, gap, own, play
+from protofed.engines.base import Personal, Turns
 from protofed.methods import METHODS
+from protofed.methods.base import Clock
 from protofed.runner import Run
 
 SEED = 4  # one with which three rounds of one client ask client 0 and two others
@@ -96,7 +98,8 @@ def gap_between(run: Run, one: int, other: int) -> float:
 def test_averaged_clients_start_the_next_round_from_the_mean() -> None:
     run = play("fedavg", participation=1.0, rounds=1)
     group = run.engine.groups[0]
-    start = group.start([3, 0], run.broadcast)
+    turns = Turns(Clock(1, 3), run.broadcast, Personal({}, {}, group.taken[[3, 0]], {}, {}))
+    start = group.start([3, 0], turns)
     for name, tensor in start.items():
         assert_close(tensor[0], run.broadcast.weights[name])
         assert_close(tensor[1], run.broadcast.weights[name])

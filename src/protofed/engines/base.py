@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple, cast
 
 import torch
@@ -13,9 +13,10 @@ from protofed.data.federation import Client, Federation
 from protofed.errors import DivergedError, UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Clock, Method, Trained, Turn
+from protofed.methods.base import Batch, Clock, Method, Phase, Trained, Turn
 from protofed.models import ModelSpec, build
 from protofed.models.net import Net
+from protofed.prototypes import Prototypes
 from protofed.randomness import generator, key
 
 State = Mapping[str, Tensor]
@@ -26,6 +27,44 @@ class Schedule(NamedTuple):
 
     rows: Tensor
     sizes: list[int]
+    epochs: int
+
+    def steps(self, first: int, last: int) -> slice:
+        """The steps of some of its epochs."""
+        each = len(self.sizes) // self.epochs
+        return slice(first * each, last * each)
+
+
+class Personal(NamedTuple):
+    """What differs between the clients of a group in a round; every tensor has a leading client axis."""
+
+    previous: dict[str, Tensor]
+    prepared: dict[str, Tensor]
+    taken: Tensor
+    weights: dict[str, Tensor]  # what was received, if not the same for all
+    prototypes: dict[str, Prototypes]
+
+    def rows(self, index: int | slice | Tensor) -> Personal:
+        """Of some clients."""
+        sets = {name: found.take(index) for name, found in self.prototypes.items()}
+        previous, prepared, weights = (
+            {name: value[index] for name, value in part.items()}
+            for part in (self.previous, self.prepared, self.weights)
+        )
+        return Personal(previous, prepared, self.taken[index], weights, sets)
+
+
+class Turns(NamedTuple):
+    """The turns of some clients of a group."""
+
+    clock: Clock
+    shared: Broadcast | None  # what was received, if the same for all
+    personal: Personal
+
+    def turn(self, personal: Personal) -> Turn:
+        """One client's turn."""
+        received = self.shared or Broadcast(personal.weights, personal.prototypes)
+        return Turn(received, self.clock, personal.previous, personal.prepared, personal.taken)
 
 
 def schedule(samples: int, batch_size: int, epochs: int, draws: torch.Generator) -> Schedule:
@@ -42,7 +81,7 @@ def schedule(samples: int, batch_size: int, epochs: int, draws: torch.Generator)
     if join:
         rows[:, -1, -1] = orders[:, -1]
     sizes = (rows >= 0).sum(-1).flatten().tolist()
-    return Schedule(rows.flatten(0, 1), sizes)
+    return Schedule(rows.flatten(0, 1), sizes, epochs)
 
 
 class Group:
@@ -70,24 +109,25 @@ class Group:
         initial = dict(self.module.state_dict())
         self.own = {name: value.expand(len(clients), *value.shape).clone() for name, value in initial.items()}
         """Each client's own model as it was last trained, with a leading client axis."""
+        self.taken = torch.zeros(len(clients), dtype=torch.int64, device=device)
+        """How many turns each client has had."""
 
     def pixels(self, images: Tensor) -> Tensor:
         """What the model sees of uint8 images."""
         return (images.to(self.device, self.dtype) / 255 - self._mean) / self._std
 
-    def start(self, rows: Sequence[int], received: Broadcast) -> dict[str, Tensor]:
+    def start(self, rows: Sequence[int], turns: Turns) -> dict[str, Tensor]:
         """The weights a turn starts from: the client's own, with what was received in their place."""
-        return {
-            name: received.weights[name].expand(len(rows), *value.shape[1:]).clone()
-            if name in received.weights
-            else value[list(rows)]
-            for name, value in self.own.items()
-        }
+        own = {name: value[list(rows)] for name, value in self.own.items()}
+        shared = turns.shared.weights if turns.shared is not None else {}
+        same = {name: value.expand(len(rows), *value.shape).clone() for name, value in shared.items()}
+        return own | same | {name: value.clone() for name, value in turns.personal.weights.items()}
 
     def keep(self, rows: Sequence[int], weights: State) -> None:
         """Remember what clients have just trained."""
         for name, value in weights.items():
             self.own[name][list(rows)] = value
+        self.taken[list(rows)] += 1
 
 
 class Engine(ABC):
@@ -108,7 +148,7 @@ class Engine(ABC):
         self._check_groups()
 
     @abstractmethod
-    def train(self, group: Group, rows: Sequence[int], turn: Turn) -> tuple[Trained, list[Tensor]]:
+    def train(self, group: Group, rows: Sequence[int], turns: Turns) -> tuple[Trained, list[Tensor]]:
         """Local training of some clients of a group: what came out, and each client's losses, step by step."""
 
     @abstractmethod
@@ -121,14 +161,15 @@ class Engine(ABC):
 
     def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Upload, float]:
         """One round of local training: the uploads in client order, and the mean training loss."""
-        turn = Turn(self.method.receive(broadcast), clock)
+        received = self._receive(who, broadcast)
         taking_part = set(who)
         parts, order, losses = [], [], []
         for group in self.groups:
             rows = [row for row, member in enumerate(group.members) if member in taking_part]
             if not rows:
                 continue
-            trained, loss = self.train(group, rows, turn)
+            turns = self._turns(group, rows, [received[group.members[row]] for row in rows], clock)
+            trained, loss = self.train(group, rows, turns)
             _check_finite([group.members[row] for row in rows], loss, clock)
             group.keep(rows, trained.weights)
             parts.append(self.method.upload(trained))
@@ -145,7 +186,8 @@ class Engine(ABC):
     def schedule(self, group: Group, row: int, clock: Clock) -> Schedule:
         """The batches of one client in one round."""
         draws = generator(self.experiment.seed, "batches", group.members[row], clock.round)
-        return schedule(group.sizes[row], self.experiment.batch_size, self.experiment.epochs, draws)
+        epochs = sum(phase.epochs for phase in self.method.phases(self.experiment.epochs))
+        return schedule(group.sizes[row], self.experiment.batch_size, epochs, draws)
 
     def keys(self, group: Group, rows: Sequence[int], purpose: str, clock: Clock) -> Tensor:
         """One key per client for hashed draws."""
@@ -161,13 +203,35 @@ class Engine(ABC):
         return loss
 
     def optimiser(self, parameters: Iterable[Tensor], clock: Clock) -> torch.optim.Optimizer:
-        """A fresh optimiser: its state does not outlive a turn."""
+        """The method's optimiser with this round's learning rate."""
         e = self.experiment
-        rate = e.lr * e.lr_decay**clock.round
-        return torch.optim.SGD(parameters, lr=rate, momentum=e.momentum, weight_decay=e.weight_decay, fused=True)
+        return self.method.optimiser(parameters, e.lr * e.lr_decay**clock.round, e.momentum, e.weight_decay)
+
+    def clip(self, gradients: Iterable[Tensor | None]) -> None:
+        """Scale each client's gradient, [clients, ...], down to the largest norm the method allows."""
+        found = [gradient for gradient in gradients if gradient is not None]
+        if self.method.clip is None or not found:
+            return
+        norm = torch.stack([gradient.flatten(1).square().sum(1) for gradient in found]).sum(0).sqrt()
+        scale = (self.method.clip / (norm + 1e-6)).clamp(max=1)
+        for gradient in found:
+            gradient.mul_(scale.view(-1, *(1,) * (gradient.dim() - 1)))
+
+    def phases(self) -> Iterator[tuple[Phase, int, int]]:
+        """The method's phases, each with its first epoch and the one after its last."""
+        first = 0
+        for phase in self.method.phases(self.experiment.epochs):
+            yield phase, first, first + phase.epochs
+            first += phase.epochs
 
     def trained(
-        self, group: Group, rows: Sequence[int], weights: State, collected: tuple[Tensor, Tensor] | None, clock: Clock
+        self,
+        group: Group,
+        rows: Sequence[int],
+        weights: State,
+        collected: tuple[Tensor, Tensor] | None,
+        losses: Sequence[Tensor],
+        clock: Clock,
     ) -> Trained:
         """What the method makes its uploads from."""
         if self.method.collect == "eval-pass":
@@ -175,13 +239,33 @@ class Engine(ABC):
         features, labels = collected if collected is not None else (torch.empty(0), torch.empty(0))
         samples = torch.tensor([group.sizes[row] for row in rows], device=self.device)
         classes = len(self.federation.classes)
-        return Trained(weights, samples, features, labels, classes, self.keys(group, rows, "clustering", clock))
+        epochs = sum(phase.epochs for phase in self.method.phases(self.experiment.epochs))
+        last = torch.stack([steps[-(len(steps) // epochs) :].mean() for steps in losses])
+        keys = self.keys(group, rows, "clustering", clock)
+        return Trained(weights, samples, features, labels, classes, keys, last)
 
-    def collecting(self, step: int, steps: int) -> bool:
+    def collecting(self, step: int, batches: Schedule) -> bool:
         """Whether features of this training step become prototypes."""
         if self.method.collect == "last-epoch":
-            return step >= steps - steps // self.experiment.epochs
+            return step >= len(batches.sizes) - len(batches.sizes) // batches.epochs
         return self.method.collect == "all-epochs"
+
+    def _receive(self, who: Sequence[int], broadcast: Broadcast) -> dict[int, Broadcast]:
+        """What each client makes of what it was sent; the same object for all where the server sends the same."""
+        sent = {member: self.method.send(broadcast, member) for member in who}
+        made = {id(message): self.method.receive(message) for message in sent.values()}
+        return {member: made[id(message)] for member, message in sent.items()}
+
+    def _turns(self, group: Group, rows: Sequence[int], received: Sequence[Broadcast], clock: Clock) -> Turns:
+        shared = received[0] if all(message is received[0] for message in received) else None
+        weights, prototypes = ({}, {}) if shared is not None else _stack_messages(received)
+        own = {name: value[list(rows)] for name, value in group.own.items()} if self.method.keeps_previous else {}
+        turns = Turns(clock, shared, Personal(own, {}, group.taken[list(rows)], weights, prototypes))
+        if not self.method.prepares:
+            return turns
+        seen = self.embed(group, rows, group.start(rows, turns))
+        prepared = dict(self.method.prepare(*seen, received[0]))
+        return turns._replace(personal=turns.personal._replace(prepared=prepared))
 
     def _check_groups(self) -> None:
         sizes = {cast(int, group.module.feature_size) for group in self.groups}
@@ -201,8 +285,23 @@ class Engine(ABC):
             )
 
 
+def _stack_messages(received: Sequence[Broadcast]) -> tuple[dict[str, Tensor], dict[str, Prototypes]]:
+    """Messages of the same form with a leading client axis."""
+    first = received[0]
+    weights = {name: torch.stack([message.weights[name] for message in received]) for name in first.weights}
+    prototypes = {}
+    for name in first.prototypes:
+        vectors, counts = zip(*(message.prototypes[name] for message in received), strict=True)
+        prototypes[name] = Prototypes(torch.stack(vectors), torch.stack(counts))
+    return weights, prototypes
+
+
 def group_clients(
-    experiment: Experiment, federation: Federation, models: Sequence[ModelSpec], device: torch.device
+    experiment: Experiment,
+    method: Method,
+    federation: Federation,
+    models: Sequence[ModelSpec],
+    device: torch.device,
 ) -> list[Group]:
     """Clients grouped by architecture, input and test pool; models are dealt to clients in contiguous blocks."""
     total = len(federation.clients)
@@ -217,7 +316,8 @@ def group_clients(
         clients = [federation.clients[index] for index in members]
         channels, height, width = clients[0].train.images.shape[1:]
         spec = models[members[0] * len(models) // total]
-        module = build(spec, (channels, height, width), len(federation.classes), key(experiment.seed, "weights"))
+        classes, draws = len(federation.classes), key(experiment.seed, "weights")
+        module = build(spec, (channels, height, width), classes, draws, method.extend)
         groups.append(Group(members, clients, module, device, dtype))
     return groups
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from protofed.engines.base import Engine, Group, State
+from protofed.engines.base import Engine, Group, State, Turns
 from protofed.methods.base import Batch, Trained, Turn
 from protofed.models.layers import step
 from protofed.models.net import Net
@@ -23,14 +23,15 @@ class Sequential(Engine):
 
     name: ClassVar[str] = "sequential"
 
-    def train(self, group: Group, rows: Sequence[int], turn: Turn) -> tuple[Trained, list[Tensor]]:
+    def train(self, group: Group, rows: Sequence[int], turns: Turns) -> tuple[Trained, list[Tensor]]:
         """Each client in turn."""
-        start = group.start(rows, turn.received)
-        keys = self.keys(group, rows, "dropout", turn.clock)
+        start = group.start(rows, turns)
+        keys = self.keys(group, rows, "dropout", turns.clock)
         weights, collected, losses = [], [], []
         for position, row in enumerate(rows):
-            state = {name: value[position] for name, value in start.items()}
-            loss, features, labels = self._train_client(group, row, state, keys[position], turn)
+            group.module.load_state_dict({name: value[position] for name, value in start.items()})
+            turn = turns.turn(turns.personal.rows(position))
+            loss, features, labels = self._train_client(group, row, keys[position], turn)
             weights.append({name: value.clone() for name, value in group.module.state_dict().items()})
             collected.append((features, labels))
             losses.append(loss)
@@ -39,32 +40,34 @@ class Sequential(Engine):
         if self.method.collect in ("last-epoch", "all-epochs"):
             features = pad_sequence([features for features, _ in collected], batch_first=True)
             seen = features, pad_sequence([labels for _, labels in collected], batch_first=True, padding_value=-1)
-        return self.trained(group, rows, stacked, seen, turn.clock), losses
+        return self.trained(group, rows, stacked, seen, losses, turns.clock), losses
 
-    def _train_client(
-        self, group: Group, row: int, start: State, key: Tensor, turn: Turn
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        group.module.load_state_dict(start)
+    def _train_client(self, group: Group, row: int, key: Tensor, turn: Turn) -> tuple[Tensor, Tensor, Tensor]:
+        """Phase by phase, batch by batch: the loss of each step, and the features and labels for prototypes."""
         model = Net(group.module)
-        optimiser = self.optimiser(group.module.parameters(), turn.clock)
         batches = self.schedule(group, row, turn.clock)
-        steps = len(batches.sizes)
-        keys = step_keys(key, steps)
+        keys = step_keys(key, len(batches.sizes))
         index = batches.rows.to(self.device) + group.starts[row]
         real = index >= group.starts[row]
         losses, features, labels = [], [], []
-        for now, size in enumerate(batches.sizes):
-            chosen = index[now, :size]
-            batch = Batch(group.pixels(group.images[chosen]), group.labels[chosen], real[now, :size])
-            with step(keys[now]):
-                loss = self.loss(model, batch, turn).mean()
-            optimiser.zero_grad()
-            torch.autograd.backward(loss)
-            if self.collecting(now, steps) and model.features is not None:
-                features.append(model.features.detach())
-                labels.append(batch.y)
-            optimiser.step()
-            losses.append(loss.detach())
+        for phase, first, last in self.phases():
+            for name, parameter in group.module.named_parameters():
+                parameter.requires_grad_(phase.trains(name))
+            trainable = [parameter for parameter in group.module.parameters() if parameter.requires_grad]
+            optimiser = self.optimiser(trainable, turn.clock)
+            for now in range(len(batches.sizes))[batches.steps(first, last)]:
+                chosen, mask = index[now, : batches.sizes[now]], real[now, : batches.sizes[now]]
+                batch = Batch(group.pixels(group.images[chosen]), group.labels[chosen], mask)
+                with step(keys[now]):
+                    loss = self.loss(model, batch, turn).mean()
+                optimiser.zero_grad()
+                torch.autograd.backward(loss)
+                self.clip(None if parameter.grad is None else parameter.grad.unsqueeze(0) for parameter in trainable)
+                if self.collecting(now, batches) and model.features is not None:
+                    features.append(model.features.detach())
+                    labels.append(batch.y)
+                optimiser.step()
+                losses.append(loss.detach())
         empty = torch.empty(0)
         return torch.stack(losses), torch.cat(features or [empty]), torch.cat(labels or [empty])
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from protofed.engines.base import Engine, Group, Schedule, State
-from protofed.methods.base import Batch, Trained, Turn
+from protofed.engines.base import Engine, Group, Personal, Schedule, State, Turns
+from protofed.methods.base import Batch, Phase, Trained
 from protofed.models.layers import step
 from protofed.models.net import Net
 from protofed.randomness import step_keys
@@ -22,73 +22,116 @@ from protofed.randomness import step_keys
 EVAL_BATCH = 256
 
 
+class _Seen:
+    """What is gathered along the steps: losses, and features for prototypes, for all clients of a turn."""
+
+    def __init__(self, clients: int, width: int) -> None:
+        self.clients, self.width = clients, width
+        self.losses: list[list[Tensor]] = []  # for each phase, for each client, step by step
+        self.features: list[Tensor] = []
+        self.labels: list[Tensor] = []
+
+    def collect(self, features: Tensor, labels: Tensor) -> None:
+        """Features of the active clients' batches; labels are -1 for what is not wanted."""
+        self.features.append(_pad(features, self.clients, self.width))
+        self.labels.append(_pad(labels, self.clients, self.width, fill=-1))
+
+    def collected(self, order: Tensor) -> tuple[Tensor, Tensor] | None:
+        """All of it, [clients, samples, D] and [clients, samples]."""
+        if not self.features:
+            return None
+        return torch.cat(self.features, 1)[order], torch.cat(self.labels, 1)[order]
+
+
 class Stacked(Engine):
     """Every client at once; the same numbers as the sequential engine."""
 
     name: ClassVar[str] = "stacked"
 
-    def train(self, group: Group, rows: Sequence[int], turn: Turn) -> tuple[Trained, list[Tensor]]:
-        """All clients step by step; those with batches left are a shrinking prefix, so nobody idles or drifts."""
-        schedules = [self.schedule(group, row, turn.clock) for row in rows]
+    def train(self, group: Group, rows: Sequence[int], turns: Turns) -> tuple[Trained, list[Tensor]]:
+        """Phase by phase, all clients step by step, those with most batches first."""
+        schedules = [self.schedule(group, row, turns.clock) for row in rows]
         order = sorted(range(len(rows)), key=lambda position: -len(schedules[position].sizes))
         schedules = [schedules[position] for position in order]
         by_steps = [rows[position] for position in order]
-        lengths = [len(schedule.sizes) for schedule in schedules]
+        turns = turns._replace(personal=turns.personal.rows(torch.tensor(order, device=self.device)))
+        seen = _Seen(len(rows), max(schedule.rows.shape[1] for schedule in schedules))
+        state = group.start(by_steps, turns)
+        for phase, first, last in self.phases():
+            self._train_phase(group, by_steps, state, turns, schedules, (phase, first, last), seen)
 
-        index, mask = _stack(schedules)
-        index = (index + group.starts[by_steps].cpu().view(-1, 1, 1)).to(self.device)
+        back = torch.tensor(order, device=self.device).argsort()
+        weights = {name: value.detach()[back] for name, value in state.items()}
+        by_client = [torch.cat(parts) for parts in zip(*seen.losses, strict=True)]
+        losses = [by_client[position] for position in back.tolist()]
+        return self.trained(group, rows, weights, seen.collected(back), losses, turns.clock), losses
+
+    def _train_phase(
+        self,
+        group: Group,
+        rows: Sequence[int],
+        state: State,
+        turns: Turns,
+        schedules: Sequence[Schedule],
+        which: tuple[Phase, int, int],
+        seen: _Seen,
+    ) -> None:
+        """Clients with batches left are a shrinking prefix, so nobody idles or drifts; `state` is trained in place."""
+        phase, first, last = which
+        spans = [schedule.steps(first, last) for schedule in schedules]
+        lengths = [span.stop - span.start for span in spans]
+        index, mask = _stack([schedule.rows[span] for schedule, span in zip(schedules, spans, strict=True)])
+        index = (index + group.starts[rows].cpu().view(-1, 1, 1)).to(self.device)
         mask = mask.to(self.device)
-        keys = step_keys(self.keys(group, by_steps, "dropout", turn.clock), lengths[0])
+        before = torch.tensor([span.start for span in spans], device=self.device)
+        keys = step_keys(self.keys(group, rows, "dropout", turns.clock), lengths[0], before)
 
-        state = group.start(by_steps, turn.received)
-        trainable = [name for name, _ in group.module.named_parameters()]
-        parameters = {name: state[name].requires_grad_() for name in trainable}
-        buffers = {name: value for name, value in state.items() if name not in parameters}
-        optimiser = self.optimiser(parameters.values(), turn.clock)
-        active = len(rows)
-        losses, features, labels = [], [], []
+        trainable = [name for name, _ in group.module.named_parameters() if phase.trains(name)]
+        parameters = {name: state[name].detach().requires_grad_() for name in trainable}
+        fixed = {name: value.detach() for name, value in state.items() if name not in parameters}
+        optimiser = self.optimiser(parameters.values(), turns.clock)
+        active, losses = len(rows), []
         for now in range(lengths[0]):
             remaining = sum(length > now for length in lengths)
             if remaining < active:
                 active = remaining
-                parameters, buffers = _narrow(optimiser, parameters, buffers, active)
-            sizes = [schedule.sizes[now] for schedule in schedules[:active]]
+                parameters, fixed = _narrow(optimiser, parameters, fixed, active)
+                turns = turns._replace(personal=turns.personal.rows(slice(active)))
+            sizes = [schedule.sizes[span][now] for schedule, span in zip(schedules[:active], spans, strict=False)]
             width, full = max(sizes), min(sizes) == max(sizes)
             chosen, real = index[:active, now, :width], mask[:active, now, :width]
             batch = Batch(group.pixels(_channels_last(group.images, chosen)), group.labels[chosen], real)
-            loss, seen = self._step(group.module, parameters, buffers, batch, keys[:active, now], full, turn)
+            loss, features = self._step(group.module, parameters, fixed, batch, keys[:active, now], full, turns)
             optimiser.zero_grad()
             torch.autograd.backward(loss.sum())
-            collecting = torch.tensor([self.collecting(now, length) for length in lengths[:active]])
-            if seen is not None and bool(collecting.any()):
-                wanted = real & collecting.to(self.device).view(-1, 1)
-                features.append(_pad(seen.detach(), len(rows), index.shape[2]))
-                labels.append(_pad(batch.y.where(wanted, -1), len(rows), index.shape[2], fill=-1))
+            self.clip(parameter.grad for parameter in parameters.values())
+            collecting = [
+                self.collecting(span.start + now, schedule)
+                for schedule, span in zip(schedules[:active], spans, strict=False)
+            ]
+            if features is not None and any(collecting):
+                wanted = real & torch.tensor(collecting, device=self.device).view(-1, 1)
+                seen.collect(features.detach(), batch.y.where(wanted, -1))
             optimiser.step()
             losses.append(_pad(loss.detach(), len(rows)))
-
-        back = torch.tensor(order).argsort().to(self.device)
-        weights = {name: value.detach()[back] for name, value in state.items()}
-        collected = (torch.cat(features, 1)[back], torch.cat(labels, 1)[back]) if features else None
         table = torch.stack(losses, 1)
-        per_client = [table[position, : lengths[position]] for position in back.tolist()]
-        return self.trained(group, rows, weights, collected, turn.clock), per_client
+        seen.losses.append([table[position, :length] for position, length in enumerate(lengths)])
 
     def _step(
-        self, module: nn.Module, parameters: State, buffers: State, batch: Batch, keys: Tensor, full: bool, turn: Turn
+        self, module: nn.Module, parameters: State, fixed: State, batch: Batch, keys: Tensor, full: bool, turns: Turns
     ) -> tuple[Tensor, Tensor | None]:
         """Every client's loss [clients] and, when prototypes are taken while training, its features."""
         collect = self.method.collect in ("last-epoch", "all-epochs")
 
         def one_client(
-            parameters: State, buffers: State, batch: Batch, key: Tensor
+            parameters: State, fixed: State, batch: Batch, key: Tensor, personal: Personal
         ) -> tuple[Tensor, Tensor] | tuple[Tensor]:
-            model = Net(module, {**parameters, **buffers})
+            model = Net(module, {**parameters, **fixed})
             with step(key, None if full else batch.mask, stacked=True):
-                loss = self.loss(model, batch, turn).where(batch.mask, 0).sum() / batch.mask.sum()
+                loss = self.loss(model, batch, turns.turn(personal)).where(batch.mask, 0).sum() / batch.mask.sum()
             return (loss, model.features) if collect and model.features is not None else (loss,)
 
-        loss, *features = vmap(one_client)(parameters, buffers, batch, keys)
+        loss, *features = vmap(one_client)(parameters, fixed, batch, keys, turns.personal)
         return loss, features[0] if features else None
 
     @torch.no_grad()
@@ -125,20 +168,20 @@ class Stacked(Engine):
         return features, logits
 
 
-def _stack(schedules: Sequence[Schedule]) -> tuple[Tensor, Tensor]:
-    """Schedules side by side: rows [clients, steps, width], 0 where there is no sample, and which are real."""
-    steps = max(len(schedule.rows) for schedule in schedules)
-    width = max(schedule.rows.shape[1] for schedule in schedules)
-    rows = torch.full((len(schedules), steps, width), -1)
-    for position, schedule in enumerate(schedules):
-        rows[position, : len(schedule.rows), : schedule.rows.shape[1]] = schedule.rows
+def _stack(batches: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Batches side by side: rows [clients, steps, width], 0 where there is no sample, and which are real."""
+    steps = max(len(found) for found in batches)
+    width = max(found.shape[1] for found in batches)
+    rows = torch.full((len(batches), steps, width), -1)
+    for position, found in enumerate(batches):
+        rows[position, : len(found), : found.shape[1]] = found
     return rows.clamp(min=0), rows >= 0
 
 
 def _narrow(
-    optimiser: torch.optim.Optimizer, parameters: State, buffers: State, active: int
+    optimiser: torch.optim.Optimizer, parameters: State, fixed: State, active: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Go on with the first clients only: views of the same weights, buffers and optimiser state."""
+    """Go on with the first clients only: views of the same tensors and optimiser state."""
     narrow = {name: value.detach()[:active].requires_grad_() for name, value in parameters.items()}
     for name, value in parameters.items():
         optimiser.state[narrow[name]] = {
@@ -146,7 +189,7 @@ def _narrow(
             for item, entry in optimiser.state.pop(value, {}).items()
         }
     optimiser.param_groups[0]["params"] = list(narrow.values())
-    return narrow, {name: value[:active] for name, value in buffers.items()}
+    return narrow, {name: value[:active] for name, value in fixed.items()}
 
 
 def _channels_last(images: Tensor, chosen: Tensor) -> Tensor:

@@ -6,12 +6,13 @@ A method never loops over epochs, batches, clients or samples and never touches 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from protofed.messages import Broadcast, Upload
 from protofed.models.net import Net
@@ -30,17 +31,29 @@ class Batch(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """The number of a round, from 0, and how many there are."""
+    """The number of a round, from 0, how many there are, and who takes part, out of how many clients."""
 
     round: int
     rounds: int
+    who: tuple[int, ...] = ()
+    clients: int = 0
 
 
 class Turn(NamedTuple):
-    """A client's turn in a round: what it received, and when."""
+    """A client's turn in a round: what it received, when, and what it knows by itself."""
 
     received: Broadcast
     clock: Clock
+    previous: Mapping[str, Tensor] = MappingProxyType({})  # its model after its last turn, if `keeps_previous`
+    prepared: Mapping[str, Tensor] = MappingProxyType({})  # what `prepare` made
+    taken: Tensor | None = None  # how many turns it had before
+
+
+class Phase(NamedTuple):
+    """A part of a turn: so many epochs in which the parameters chosen by name are trained."""
+
+    epochs: int
+    trains: Callable[[str], bool]
 
 
 class Trained(NamedTuple):
@@ -52,6 +65,7 @@ class Trained(NamedTuple):
     labels: Tensor  # [N, n]: -1 for padding
     classes: int
     keys: Tensor  # [N]: for draws in clustering
+    losses: Tensor | None = None  # [N]: mean training loss of the last local epoch
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,10 @@ class Method(ABC):
     down: ClassVar[str] = ""
     score: ClassVar[str] = "own/own/head"  # the model/test/rule that its paper reports
 
+    keeps_previous: ClassVar[bool] = False  # a client keeps the model of its last turn for the loss
+    prepares: ClassVar[bool] = False  # a client looks at its data before it trains
+    clip: ClassVar[float | None] = None  # largest norm of a client's gradient
+
     collect: Collect | None = field(default=None, init=False)
 
     @abstractmethod
@@ -74,6 +92,24 @@ class Method(ABC):
     def shares(self, name: str) -> bool:  # noqa: ARG002 - subclasses decide by name
         """Whether the parameter or buffer of this name leaves the client."""
         return False
+
+    def extend(self, module: nn.Module, classes: int) -> nn.Module:  # noqa: ARG002
+        """The architecture that the method trains, made from the user's."""
+        return module
+
+    def phases(self, epochs: int) -> Sequence[Phase]:
+        """The parts of a turn."""
+        return [Phase(epochs, lambda _: True)]
+
+    def optimiser(
+        self, parameters: Iterable[Tensor], lr: float, momentum: float, weight_decay: float
+    ) -> torch.optim.Optimizer:
+        """A fresh optimiser; its state does not outlive a phase."""
+        return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=True)
+
+    def prepare(self, features: Tensor, labels: Tensor, received: Broadcast) -> Mapping[str, Tensor]:  # noqa: ARG002
+        """What clients compute from their features [N, n, D] before training; labels are -1 for padding."""
+        return {}
 
     def prototypes(self, trained: Trained) -> Mapping[str, Prototypes]:  # noqa: ARG002
         """The prototype sets a client sends, made from the collected features."""
@@ -87,6 +123,10 @@ class Method(ABC):
     def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:  # noqa: ARG002
         """What the server makes of a round's uploads (one per participant, in client order) and sends next."""
         return Broadcast()
+
+    def send(self, broadcast: Broadcast, client: int) -> Broadcast:  # noqa: ARG002
+        """What the server sends to one client."""
+        return broadcast
 
     def receive(self, broadcast: Broadcast) -> Broadcast:
         """What a client makes of a broadcast before it trains, once a round."""

@@ -46,10 +46,16 @@ MODELS: dict[str, tuple[Factory, str, Shape]] = {
 }
 
 
-def build(spec: ModelSpec, shape: tuple[int, int, int], classes: int, generator_key: int) -> nn.Module:
+def build(
+    spec: ModelSpec,
+    shape: tuple[int, int, int],
+    classes: int,
+    generator_key: int,
+    extend: Callable[[nn.Module, int], nn.Module] | None = None,
+) -> nn.Module:
     """Make a model from a name in MODELS, from `path/to/file.py:ClassName`, or from a callable.
 
-    The same key gives the same weights, and torch's global generator is left as it was.
+    The same key gives the same weights, and torch's global generator is left as it was. `extend` may add to the model.
     """
     factory = _factory(spec) if isinstance(spec, str) else spec
     label = spec if isinstance(spec, str) else getattr(spec, "__name__", repr(spec))
@@ -62,7 +68,8 @@ def build(spec: ModelSpec, shape: tuple[int, int, int], classes: int, generator_
             raise UserError("--model", label, why) from error
         if not isinstance(module, nn.Module):
             raise UserError("--model", label, f"it must make an nn.Module, not {type(module).__name__}")
-        return adopt(module, shape, classes)
+        module = adopt(module, shape, classes)
+        return module if extend is None else extend(module, classes)
 
 
 def _factory(spec: str) -> Factory:

@@ -38,6 +38,7 @@ class Result:
     model: str
     params: dict[str, Any]  # the method's parameters, defaults included
     model_parameters: list[int]  # trainable numbers, one entry per architecture
+    client_memory: int  # bytes that a client has to keep between rounds
     score: str  # the accuracy that the method's paper reports
     bytes_up: int  # over all rounds and clients
     bytes_down: int
