@@ -33,6 +33,7 @@ class Experiment:
         "digits", "Dataset that `protofed datasets` lists; several joined with + share only prototypes."
     )
     data_dir: str | None = _option(None, "Folder with the dataset's files, or with a folder named after the dataset.")
+    public: str | None = _option(None, "Dataset of public, unlabelled images, for methods that need one.")
     train_size: int | None = _option(None, "Use only the first so many training images.")
     split: Literal["iid", "dirichlet", "ways", "domains", "quantity", "nid2"] = _option(
         "dirichlet", "How training data is divided among clients; `protofed split` shows it."

@@ -21,7 +21,7 @@ from protofed.evaluation import Evaluator
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast
 from protofed.methods import build_method, parameters
-from protofed.methods.base import Clock, Method
+from protofed.methods.base import Clock, Method, PublicExchange
 from protofed.models import ModelSpec, parameter_count
 from protofed.randomness import generator
 from protofed.results.folder import RunFolder, write_atomically
@@ -52,7 +52,8 @@ class Run:
         )
         kind, self.engine_reason = choose_engine(experiment.engine, self.device, groups)
         self.experiment = _resolved(experiment, kind.name, self.device)
-        self.engine = kind(self.experiment, self.method, self.federation, groups, self.device)
+        public = public_images(experiment, self.method)
+        self.engine = kind(self.experiment, self.method, self.federation, groups, self.device, public)
         self.evaluator = Evaluator(self.engine)
         self.broadcast = self.engine.initial_broadcast()
         self.history: list[dict[str, Any]] = []
@@ -91,8 +92,8 @@ class Run:
             "seconds": time.perf_counter() - began,
             "loss": loss,
             "participants": who,
-            "bytes_up": sum(uploads.client(row).size() for row in range(len(who))),
-            "bytes_down": sum(self.method.send(sent, member).size() for member in who),
+            "bytes_up": sum(uploads.client(row).size() for row in range(len(who))) + self.engine.exchanged[0],
+            "bytes_down": sum(self.method.send(sent, member).size() for member in who) + self.engine.exchanged[1],
             "accuracy": evaluation.means(),
             "per_client": evaluation.per_client,
             "per_domain": evaluation.per_domain,
@@ -169,6 +170,16 @@ def participants(experiment: Experiment, clients: int, number_of_round: int) -> 
     number = max(1, round(experiment.participation * clients))
     draw = torch.randperm(clients, generator=generator(experiment.seed, "participation", number_of_round))
     return sorted(draw[:number].tolist())
+
+
+def public_images(experiment: Experiment, method: Method) -> torch.Tensor | None:
+    """The public, unlabelled images of a method that needs some."""
+    if not isinstance(method, PublicExchange):
+        return None
+    if experiment.public is None:
+        raise UserError("--public", None, f"{method.name} needs a public dataset, such as digit-domains")
+    folder = None if experiment.data_dir is None else Path(experiment.data_dir)
+    return load(experiment.public, folder).train.images[: method.public_images]
 
 
 def federation_of(experiment: Experiment) -> Federation:

@@ -18,6 +18,8 @@ from torch.testing import assert_close
 from protofed.prototypes import (
     Metric,
     Prototypes,
+    cluster_attraction,
+    cluster_contrast,
     distance,
     nearest_class,
     pad_with_class_mean,
@@ -35,6 +37,9 @@ Loss = Callable[[Tensor, Tensor, Prototypes], Tensor]
 LOSSES: dict[str, Loss] = {
     "slot": lambda z, y, p: slot_contrast(z, y, p, 0.07),
     "pooled": lambda z, y, p: pooled_contrast(z, y, p, 0.07),
+    "cluster": lambda z, y, p: cluster_contrast(z, y, p.take(0), 0.07),
+    "weighted cluster": lambda z, y, p: cluster_contrast(z, y, p.take(0), 0.07, 0.25, weighted=True),
+    "attraction": lambda z, y, p: cluster_attraction(z, y, p.take(0), 0.5, 0.5),
     **{m: lambda z, y, p, m=m: distance(z, y, Prototypes(p.vectors[0], p.counts[0]), m) for m in METRICS},  # type: ignore[misc]
     **{
         f"prototype {m}": lambda z, y, p, m=m: prototype_distance(

@@ -13,11 +13,11 @@ from protofed.data.federation import Client, Federation
 from protofed.errors import DivergedError, UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Clock, Method, Phase, Trained, Turn
+from protofed.methods.base import Batch, Clock, Method, Phase, PublicExchange, Trained, Turn
 from protofed.models import ModelSpec, build
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes
-from protofed.randomness import generator, key
+from protofed.randomness import generator, key, step_keys
 
 State = Mapping[str, Tensor]
 
@@ -142,8 +142,10 @@ class Engine(ABC):
         federation: Federation,
         groups: Sequence[Group],
         device: torch.device,
+        public: Tensor | None = None,
     ) -> None:
         self.experiment, self.method, self.federation, self.device = experiment, method, federation, device
+        self.public = public  # unlabelled images, for methods that exchange what they make of them
         self.groups = list(groups)
         self._check_groups()
 
@@ -159,11 +161,22 @@ class Engine(ABC):
     def embed(self, group: Group, rows: Sequence[int], states: State) -> tuple[Tensor, Tensor]:
         """Features [n, m, D] of each client's training samples by its model, in eval mode; labels [n, m], -1 pads."""
 
+    @abstractmethod
+    def public_step(
+        self, group: Group, states: State, x: Tensor, received: Broadcast, keys: Tensor, clock: Clock
+    ) -> dict[str, Tensor]:
+        """One step of n models on the same public batch, by the method's `public_loss`."""
+
     def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Upload, float]:
-        """One round of local training: the uploads in client order, and the mean training loss."""
+        """One round of local training: the uploads in client order, and the mean training loss.
+
+        `exchanged` holds the bytes up and down of exchanges within the round.
+        """
+        self.exchanged = (0, 0)
         received = self._receive(who, broadcast)
         taking_part = set(who)
         parts, order, losses = [], [], []
+        played: list[tuple[Group, list[int], Trained]] = []
         for group in self.groups:
             rows = [row for row, member in enumerate(group.members) if member in taking_part]
             if not rows:
@@ -171,10 +184,14 @@ class Engine(ABC):
             turns = self._turns(group, rows, [received[group.members[row]] for row in rows], clock)
             trained, loss = self.train(group, rows, turns)
             _check_finite([group.members[row] for row in rows], loss, clock)
+            played.append((group, rows, trained))
+            losses += [steps.mean() for steps in loss]
+        if isinstance(self.method, PublicExchange):
+            played = self._public_phase(self.method, played, clock)
+        for group, rows, trained in played:
             group.keep(rows, trained.weights)
             parts.append(self.method.upload(trained))
             order += [group.members[row] for row in rows]
-            losses += [steps.mean() for steps in loss]
         uploads = Upload.join(parts).reorder(torch.tensor(order).argsort().to(self.device))
         return uploads, float(torch.stack(losses).mean())
 
@@ -250,6 +267,41 @@ class Engine(ABC):
             return step >= len(batches.sizes) - len(batches.sizes) // batches.epochs
         return self.method.collect == "all-epochs"
 
+    def _public_phase(
+        self, method: PublicExchange, played: list[tuple[Group, list[int], Trained]], clock: Clock
+    ) -> list[tuple[Group, list[int], Trained]]:
+        """Every participant steps through the public images, towards what all of them make of each batch."""
+        assert self.public is not None  # the runner refuses to start without
+        order = torch.randperm(len(self.public), generator=generator(self.experiment.seed, "public", clock.round))
+        batches = [rows for rows in torch.split(order, method.public_batch) if len(rows) > 1]
+        weights = [dict(trained.weights) for _, _, trained in played]
+
+        def views(batch: Tensor) -> list[Tensor]:
+            return [group.pixels(fit(self.public[batch], group.images.shape[1:])) for group, _, _ in played]  # type: ignore[index]  # asserted above
+
+        def exchange(batch: Tensor) -> Broadcast:
+            outputs = [
+                method.public_upload(*self.forward(group, state, x))
+                for (group, _, _), state, x in zip(played, weights, views(batch), strict=True)
+            ]
+            uploads = Upload.join(outputs)
+            answer = method.public_aggregate(uploads)
+            up, down = self.exchanged
+            sizes = [uploads.client(row).size() for row in range(len(clock.who))]
+            self.exchanged = (up + sum(sizes), down + answer.size() * len(sizes))
+            return answer
+
+        once = [exchange(batch) for batch in batches] if method.exchange == "round" else []
+        for number, batch in enumerate(batches):
+            received = once[number] if once else exchange(batch)
+            for place, ((group, rows, _), x) in enumerate(zip(played, views(batch), strict=True)):
+                keys = step_keys(self.keys(group, rows, "public", clock), 1, number).squeeze(-1)
+                weights[place] = self.public_step(group, weights[place], x, received, keys, clock)
+        return [
+            (group, rows, trained._replace(weights=state))
+            for (group, rows, trained), state in zip(played, weights, strict=True)
+        ]
+
     def _receive(self, who: Sequence[int], broadcast: Broadcast) -> dict[int, Broadcast]:
         """What each client makes of what it was sent; the same object for all where the server sends the same."""
         sent = {member: self.method.send(broadcast, member) for member in who}
@@ -320,6 +372,16 @@ def group_clients(
         module = build(spec, (channels, height, width), classes, draws, method.extend)
         groups.append(Group(members, clients, module, device, dtype))
     return groups
+
+
+def fit(images: Tensor, shape: Sequence[int]) -> Tensor:
+    """Images [n, c, h, w] in a model's input shape: resized, and grey or with as many channels as asked for."""
+    found = images.to(torch.float32)
+    if found.shape[1] != shape[0]:
+        found = found.mean(1, keepdim=True).expand(-1, shape[0], -1, -1)
+    if found.shape[2:] == tuple(shape[1:]):
+        return found
+    return nn.functional.interpolate(found, size=tuple(shape[1:]), mode="bilinear", antialias=True)
 
 
 def _check_finite(members: Sequence[int], losses: Sequence[Tensor], clock: Clock) -> None:

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from protofed.engines.base import Engine, Group, State, Turns
-from protofed.methods.base import Batch, Trained, Turn
+from protofed.messages import Broadcast
+from protofed.methods.base import Batch, Clock, PublicExchange, Trained, Turn
 from protofed.models.layers import step
 from protofed.models.net import Net
 from protofed.randomness import step_keys
@@ -70,6 +71,24 @@ class Sequential(Engine):
                 losses.append(loss.detach())
         empty = torch.empty(0)
         return torch.stack(losses), torch.cat(features or [empty]), torch.cat(labels or [empty])
+
+    def public_step(
+        self, group: Group, states: State, x: Tensor, received: Broadcast, keys: Tensor, clock: Clock
+    ) -> dict[str, Tensor]:
+        """One client after the other."""
+        assert isinstance(self.method, PublicExchange)
+        after = []
+        for position in range(len(keys)):
+            group.module.load_state_dict({name: value[position] for name, value in states.items()})
+            parameters = [parameter.requires_grad_() for parameter in group.module.parameters()]
+            optimiser = self.optimiser(parameters, clock)
+            with step(keys[position]):
+                loss = self.method.public_loss(Net(group.module), x, received)
+            optimiser.zero_grad()
+            torch.autograd.backward(loss)
+            optimiser.step()
+            after.append({name: value.clone() for name, value in group.module.state_dict().items()})
+        return {name: torch.stack([state[name] for state in after]) for name in states}
 
     @torch.no_grad()
     def forward(self, group: Group, states: State, x: Tensor) -> tuple[Tensor, Tensor]:

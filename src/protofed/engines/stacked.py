@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from protofed.engines.base import Engine, Group, Personal, Schedule, State, Turns
-from protofed.methods.base import Batch, Phase, Trained
+from protofed.messages import Broadcast
+from protofed.methods.base import Batch, Clock, Phase, PublicExchange, Trained
 from protofed.models.layers import step
 from protofed.models.net import Net
 from protofed.randomness import step_keys
@@ -133,6 +134,25 @@ class Stacked(Engine):
 
         loss, *features = vmap(one_client)(parameters, fixed, batch, keys, turns.personal)
         return loss, features[0] if features else None
+
+    def public_step(
+        self, group: Group, states: State, x: Tensor, received: Broadcast, keys: Tensor, clock: Clock
+    ) -> dict[str, Tensor]:
+        """All clients on the same batch."""
+        method = self.method
+        assert isinstance(method, PublicExchange)
+        state = {name: value.clone() for name, value in states.items()}
+        parameters = {name: state[name].requires_grad_() for name, _ in group.module.named_parameters()}
+        fixed = {name: value for name, value in state.items() if name not in parameters}
+
+        def one_client(parameters: State, fixed: State, key: Tensor) -> Tensor:
+            with step(key, stacked=True):
+                return method.public_loss(Net(group.module, {**parameters, **fixed}), x, received)
+
+        optimiser = self.optimiser(parameters.values(), clock)
+        torch.autograd.backward(vmap(one_client)(parameters, fixed, keys).sum())
+        optimiser.step()
+        return {name: value.detach() for name, value in state.items()}
 
     @torch.no_grad()
     def forward(self, group: Group, states: State, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,7 @@ class Turn(NamedTuple):
     clock: Clock
     previous: Mapping[str, Tensor] = MappingProxyType({})  # its model after its last turn, if `keeps_previous`
     prepared: Mapping[str, Tensor] = MappingProxyType({})  # what `prepare` made
-    taken: Tensor | None = None  # how many turns it had before
+    taken: Tensor = torch.tensor(0)  # how many turns it had before
 
 
 class Phase(NamedTuple):
@@ -135,6 +135,27 @@ class Method(ABC):
     def references(self, broadcast: Broadcast) -> Prototypes | None:  # noqa: ARG002
         """The prototypes [C, M, D] of the nearest-prototype rule, or None where the method has none."""
         return None
+
+
+@dataclass(frozen=True)
+class PublicExchange(Method):
+    """A method whose clients, after local training, also exchange what they make of public, unlabelled images."""
+
+    public_images: int = 5000
+    public_batch: int = 256
+    exchange: Literal["batch", "round"] = "batch"  # before every public batch, or once for all of them
+
+    @abstractmethod
+    def public_upload(self, features: Tensor, logits: Tensor) -> Upload:
+        """What clients send about one public batch: from features [N, B, D] and logits [N, B, C]."""
+
+    @abstractmethod
+    def public_aggregate(self, uploads: Upload) -> Broadcast:
+        """What the server makes of it."""
+
+    @abstractmethod
+    def public_loss(self, model: Net, x: Tensor, received: Broadcast) -> Tensor:
+        """A client's loss of one public batch, a single number."""
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

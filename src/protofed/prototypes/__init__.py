@@ -2,22 +2,36 @@
 
 from protofed.prototypes.aggregate import Weighting, mean_over_holders, pad_with_class_mean
 from protofed.prototypes.dbscan import dbscan, quantile_eps
+from protofed.prototypes.finch import Centroids, finch, finch_pool
 from protofed.prototypes.kmeans import Start, kmeans
-from protofed.prototypes.losses import Metric, distance, pooled_contrast, prototype_distance, slot_contrast
+from protofed.prototypes.losses import (
+    Metric,
+    cluster_attraction,
+    cluster_contrast,
+    distance,
+    pooled_contrast,
+    prototype_distance,
+    slot_contrast,
+)
 from protofed.prototypes.means import class_means
 from protofed.prototypes.nearest import nearest_class
 from protofed.prototypes.segments import Segments, segments
 from protofed.prototypes.type import Prototypes
 
 __all__ = [
+    "Centroids",
     "Metric",
     "Prototypes",
     "Segments",
     "Start",
     "Weighting",
     "class_means",
+    "cluster_attraction",
+    "cluster_contrast",
     "dbscan",
     "distance",
+    "finch",
+    "finch_pool",
     "kmeans",
     "mean_over_holders",
     "nearest_class",

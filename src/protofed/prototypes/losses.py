@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from protofed.errors import UserError
 from protofed.prototypes.means import class_means
 from protofed.prototypes.type import Prototypes
 
@@ -50,6 +51,49 @@ def pooled_contrast(features: Tensor, labels: Tensor, pool: Prototypes, temperat
     positive = (label == labels.unsqueeze(-1)) & filled
     number = positive.sum(-1)
     return torch.where(number > 0, everyone - (logits * positive).sum(-1) / number.clamp(min=1), 0)
+
+
+def cluster_contrast(
+    features: Tensor,
+    labels: Tensor,
+    clusters: Prototypes,
+    temperature: float,
+    alpha: float = 1.0,
+    weighted: bool = False,
+) -> Tensor:
+    """−log [Σ_{g ∈ G^y} W_g exp(s_α(z, g)/τ) / Σ_{g ∈ G} W_g exp(s_α(z, g)/τ)], G^c the clusters of class c, [C, M, D].
+
+    FPL and FedSC: alpha 1. FedPLVM: alpha below 1. FedPLCC: `weighted` too, W_g the cluster's share of its class.
+    """
+    logits = _powers(features, clusters, alpha) / temperature
+    if weighted:
+        logits = logits + _shares(clusters).log()  # −∞ in an empty slot, masked next
+    by_class = logits.masked_fill(~clusters.filled, torch.finfo(logits.dtype).min).logsumexp(-1)
+    own = labels.clamp(min=0)
+    known = clusters.present[own] & (labels >= 0)
+    return torch.where(known, by_class.logsumexp(-1) - by_class.gather(-1, own.unsqueeze(-1)).squeeze(-1), 0)
+
+
+def cluster_attraction(
+    features: Tensor, labels: Tensor, clusters: Prototypes, alpha: float, phi: float, weighted: bool = True
+) -> Tensor:
+    """FedPLCC's L_corr: − Σ of the ⌈φ |G^y|⌉ largest s_α(z, g) W_g, g in the clusters G^y of the sample's class.
+
+    `clusters` is [C, M, D]. W_g is the cluster's share of its class; 1 if not `weighted`.
+    """
+    if not 0 < phi <= 1:
+        raise UserError("phi", phi, "the part of the clusters that attract is above 0 and at most 1")
+    own = labels.clamp(min=0)
+    filled = clusters.filled[own] & (labels >= 0).unsqueeze(-1)  # [B, M]
+    pull = _powers(features, clusters, alpha)
+    if weighted:
+        pull = pull * _shares(clusters)
+    pull = pull.gather(1, own.view(-1, 1, 1).expand(-1, 1, pull.shape[-1])).squeeze(1)
+    pull = pull.masked_fill(~filled, torch.finfo(pull.dtype).min).sort(-1, descending=True).values
+
+    attract = torch.ceil(phi * filled.sum(-1, keepdim=True).double() - 1e-9)  # 0.07 · 100 is a little more than 7
+    rank = torch.arange(pull.shape[-1], device=pull.device)
+    return -torch.where(rank < attract, pull, 0).sum(-1)
 
 
 def distance(features: Tensor, labels: Tensor, prototypes: Prototypes, metric: Metric) -> Tensor:
@@ -94,6 +138,18 @@ def _emd(a: Tensor, b: Tensor) -> Tensor:
 
 
 _METRICS = {"mse": _mse, "l2": _l2, "l1": _l1, "emd": _emd}
+
+
+def _powers(features: Tensor, clusters: Prototypes, alpha: float) -> Tensor:
+    """[B, C, M]: s_α, the cosine to the power of alpha; of at least 1e-4, where the power and its slope are finite."""
+    cosines = torch.unflatten(_cosines(features, clusters.vectors), -1, clusters.counts.shape)
+    return cosines if alpha == 1 else cosines.clamp(1e-4, 1) ** alpha
+
+
+def _shares(clusters: Prototypes) -> Tensor:
+    """[C, M]: each cluster's part of its class's count; 0 for an empty slot."""
+    total = clusters.counts.sum(-1, keepdim=True)
+    return clusters.counts / torch.where(total > 0, total, 1)
 
 
 def _cosines(features: Tensor, vectors: Tensor) -> Tensor:

@@ -1,0 +1,72 @@
+"""FedCDA: average each client's model of the recent round in which the clients agree.  Wang et al., ICLR 2024.
+
+No public code was found; three independent ports agree on the numbers below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from protofed.errors import UserError
+from protofed.messages import Broadcast, Upload
+from protofed.methods.base import Clock, Trained, weighted_mean
+from protofed.methods.fedavg import FedAvg
+from protofed.randomness import generator
+from protofed.server.cross_round import Cache, select
+
+COMBINATIONS = 100_000  # as many are tried at once
+
+
+@dataclass(frozen=True)
+class FedCDA(FedAvg):
+    """The mean of all clients' models, each from that of its last K turns which makes losses and variance least."""
+
+    name: ClassVar[str] = "fedcda"
+    paper: ClassVar[str] = "Wang et al., ICLR 2024"
+    link: ClassVar[str] = "https://openreview.net/forum?id=nbPGqeH3lt"
+    up: ClassVar[str] = "weights, training loss"
+    down: ClassVar[str] = "weights"
+    score: ClassVar[str] = "global/all/head"
+
+    k: int = 3  # K: models kept per client
+    groups: int = 3  # B: participants are searched in so many groups
+    smoothness: float = 1.0  # L: weight of the variance
+    warmup: int = -1  # rounds of FedAvg at the start; 50 of 200 in the paper; -1: a fifth of the rounds, at most 50
+
+    def __post_init__(self) -> None:
+        for name in ("k", "groups"):
+            if getattr(self, name) < 1:
+                raise UserError(name, getattr(self, name), "it must be 1 or more")
+        if self.smoothness < 0:
+            raise UserError("smoothness", self.smoothness, "it must be 0 or more")
+        if self.warmup < -1:
+            raise UserError("warmup", self.warmup, "it must be a number of rounds, or -1 for a fifth of them")
+
+    def upload(self, trained: Trained) -> Upload:
+        """w_k and F_k, the mean training loss of the last local epoch."""
+        sent = super().upload(trained)
+        assert trained.losses is not None  # engines always fill it in
+        return Upload(sent.weights, sent.prototypes, {**sent.numbers, "loss": trained.losses})
+
+    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
+        """Algorithm 1: the plain mean of the selected models of all clients seen so far."""
+        average = super().aggregate(uploads, previous, clock).weights
+        loss = uploads.numbers["loss"]
+        who = torch.tensor(clock.who, device=loss.device)
+        groups = torch.randperm(len(who), generator=generator("fedcda", clock.round)).tensor_split(self.groups)
+        combinations = self.k ** max(len(group) for group in groups)
+        if combinations > COMBINATIONS:
+            why = f"with k={self.k} and {len(who)} participants a group has {combinations:,} combinations of models"
+            raise UserError("groups", self.groups, f"{why}, over {COMBINATIONS:,}: more groups, or a smaller k")
+
+        empty = Cache.empty(uploads.weights, loss, clock.clients, self.k)
+        cache = (Cache.unpack(previous.kept) if previous.kept else empty).add(who, uploads.weights, loss)
+        if clock.round < (min(50, clock.rounds // 5) if self.warmup < 0 else self.warmup):
+            return Broadcast(average, kept=cache.pack())
+        cache = select(cache, who, [group for group in groups if len(group)], self.smoothness, average)
+        seen = (cache.turns > 0).nonzero().squeeze(1)
+        # What is no parameter, such as BatchNorm's statistics, is this round's average.
+        return Broadcast({**average, **weighted_mean(cache.selected(seen), torch.ones_like(seen))}, kept=cache.pack())

@@ -1,0 +1,90 @@
+"""FedPCL: clients contrast their features with every client's prototypes.  Tan et al., NeurIPS 2022, arXiv 2209.10083.
+
+No weights are shared. The paper trains a small head on frozen backbones; here a client trains its whole model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from protofed.errors import UserError
+from protofed.messages import Broadcast, Upload
+from protofed.methods.base import Batch, Clock, Collect, Trained, Turn
+from protofed.methods.local import Local
+from protofed.models.net import Net
+from protofed.prototypes import Prototypes, class_means, mean_over_holders, pad_with_class_mean
+
+
+@dataclass(frozen=True)
+class FedPCL(Local):
+    """Features are contrasted with the mean prototypes and with each client's own; no weights are shared."""
+
+    name: ClassVar[str] = "fedpcl"
+    paper: ClassVar[str] = "Tan et al., NeurIPS 2022"
+    link: ClassVar[str] = "https://arxiv.org/abs/2209.10083"
+    up: ClassVar[str] = "class means"
+    down: ClassVar[str] = "mean prototypes, all clients' class means"
+    score: ClassVar[str] = "own/own/nearest"
+
+    reading: Literal["paper", "code"] = "paper"  # features look for their prototype, or prototypes for their features
+    temperature: float = 0.07  # τ
+    collect: Collect = "eval-pass"
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise UserError("temperature", self.temperature, "it must be above 0")
+
+    def optimiser(
+        self, parameters: Iterable[Tensor], lr: float, momentum: float, weight_decay: float
+    ) -> torch.optim.Optimizer:
+        """Adam, without `momentum`; the paper's lr is 1e-3 and its weight decay 1e-4."""
+        del momentum
+        return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True)
+
+    def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
+        """L_g + L_p, without CE; CE alone while there are no prototypes."""
+        if "sets" not in turn.received.prototypes:
+            return super().loss(model, batch, turn)
+        sets, mean = (turn.received.prototypes[name] for name in ("sets", "global"))
+        z = normalize(model(batch.x).features, dim=-1, eps=1e-8)
+        if self.reading == "code":
+            return anchored(z, batch, sets, self.temperature)
+        return entropy(z, batch.y, mean, self.temperature) + entropy(z, batch.y, sets, self.temperature)
+
+    def prototypes(self, trained: Trained) -> Mapping[str, Prototypes]:
+        """Class means of unit features, which are not unit themselves."""
+        return {"sets": class_means(normalize(trained.features, dim=-1, eps=1e-8), trained.labels, trained.classes)}
+
+    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:  # noqa: ARG002
+        """The plain mean over holders, and every participant's set."""
+        return Broadcast({}, {**uploads.prototypes, "global": mean_over_holders(uploads.prototypes["sets"])})
+
+    def receive(self, broadcast: Broadcast) -> Broadcast:
+        """A class missing in a client's set is that of the mean; padding is never sent."""
+        sets = broadcast.prototypes.get("sets")
+        return broadcast if sets is None else Broadcast({}, {**broadcast.prototypes, "sets": pad_with_class_mean(sets)})
+
+
+def entropy(z: Tensor, labels: Tensor, sets: Prototypes, temperature: float) -> Tensor:
+    """Cross-entropy over the classes c of z·u_c/τ, [C, 1, D]; of several sets, [N, C, 1, D], the mean."""
+    logits = z @ sets.vectors.squeeze(-2).mT / temperature  # [..., B, C]
+    logits = logits.masked_fill(~sets.present.unsqueeze(-2), torch.finfo(logits.dtype).min)
+    found = logits.logsumexp(-1) - logits[..., torch.arange(len(labels), device=labels.device), labels]
+    return torch.where(sets.present[..., labels], found, 0).reshape(-1, len(labels)).mean(0)
+
+
+def anchored(z: Tensor, batch: Batch, sets: Prototypes, temperature: float) -> Tensor:
+    """Σ_i −mean_{p: y_p = y_b} log softmax_{a ≠ b}(u_{i,y_b}·z_a/τ)[p]: position b's prototype looks for its class."""
+    logits = sets.vectors[:, batch.y, 0] @ z.T / temperature  # [N, B, B]: anchor b, feature a
+    others = batch.mask & ~torch.eye(len(z), dtype=torch.bool, device=z.device)
+    positive = others & (batch.y.unsqueeze(-1) == batch.y)
+    number = positive.sum(-1)
+    everyone = logits.masked_fill(~others, torch.finfo(logits.dtype).min).logsumexp(-1)
+    found = everyone - (logits * positive).sum(-1) / number.clamp(min=1)
+    return torch.where(sets.present[:, batch.y] & (number > 0), found, 0).sum(0)

@@ -1,0 +1,71 @@
+"""FedPLVM: clients cluster their features, the server their clusters.  Wang et al., NeurIPS 2024, arXiv 2403.09048.
+
+Several prototypes of a class say how much a client's features vary, which a single mean hides. The similarity is the
+cosine to the power of α (α-sparsity), which needs cosines above 0: they are kept at 1e-4 or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from protofed.errors import UserError
+from protofed.messages import Broadcast, Upload
+from protofed.methods.base import Batch, Clock, Collect, Trained, Turn, cross_entropy
+from protofed.methods.fedavg import FedAvg
+from protofed.models.net import Net
+from protofed.prototypes import Prototypes, cluster_contrast, finch, finch_pool
+
+
+@dataclass(frozen=True)
+class FedPLVM(FedAvg):
+    """FINCH clusters at the clients and again at the server; a contrast with them by α-sparsity."""
+
+    name: ClassVar[str] = "fedplvm"
+    paper: ClassVar[str] = "Wang et al., NeurIPS 2024"
+    link: ClassVar[str] = "https://arxiv.org/abs/2403.09048"
+    up: ClassVar[str] = "weights, cluster prototypes"
+    down: ClassVar[str] = "weights, clusters of all clients' prototypes"
+    score: ClassVar[str] = "global/all/head"
+
+    # Public code: averaging="uniform" where all clients have the same labels, "samples" elsewhere.
+    lam: float = 100.0  # λ
+    temperature: float = 0.07  # τ
+    alpha: float = 0.25  # α
+    collect: Collect = "eval-pass"
+
+    def __post_init__(self) -> None:
+        if self.lam < 0:
+            raise UserError("lam", self.lam, "it must be 0 or more")
+        for name in ("temperature", "alpha"):
+            if getattr(self, name) <= 0:
+                raise UserError(name, getattr(self, name), "it must be above 0")
+
+    def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
+        """CE + λ (L_contra + L_corr), L_corr = 2 (1 − cos(z, ḡ_y))², ḡ_y the mean of the class's clusters."""
+        out = model(batch.x)
+        task = cross_entropy(out.logits, batch.y)
+        clusters = turn.received.prototypes.get("clusters")
+        if clusters is None:  # first round
+            return task
+        contrast = cluster_contrast(out.features, batch.y, clusters, self.temperature, self.alpha)
+        cosine = torch.cosine_similarity(out.features, clusters.class_mean()[batch.y], dim=-1)
+        correction = torch.where(clusters.present[batch.y], 2 * (1 - cosine).square(), 0)
+        return task + self.lam * (contrast + correction)
+
+    def prototypes(self, trained: Trained) -> Mapping[str, Prototypes]:
+        """The means of each class's FINCH clusters."""
+        return {"local": finch(trained.features, trained.labels, trained.classes)}
+
+    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
+        """Average the weights; cluster each class's prototypes, whoever sent them, by FINCH again."""
+        averaged = super().aggregate(uploads, previous, clock)
+        return Broadcast(averaged.weights, {"clusters": finch_pool(uploads.prototypes["local"])})
+
+    def references(self, broadcast: Broadcast) -> Prototypes | None:
+        """The cluster prototypes."""
+        return broadcast.prototypes.get("clusters")

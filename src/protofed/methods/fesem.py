@@ -1,0 +1,65 @@
+"""FeSEM: clients in K clusters by their weights, one averaged model a cluster.  Xie et al., arXiv 2005.01026.
+
+The public code clusters every 150 of 60 rounds, on one layer, starting from noise; here it is every round, on all
+parameters, starting from the models after the first round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from protofed.errors import UserError
+from protofed.messages import Broadcast, Upload
+from protofed.methods.base import Clock
+from protofed.methods.fedavg import FedAvg
+from protofed.randomness import key
+from protofed.server.centres import cluster, seeds
+
+FIRST_STEPS = 5  # Lloyd iterations of the first clustering, as in the public code; later one a round
+
+
+@dataclass(frozen=True)
+class FeSEM(FedAvg):
+    """K averaged models; each client trains and gets the one that is nearest to its weights."""
+
+    name: ClassVar[str] = "fesem"
+    paper: ClassVar[str] = "Xie et al., arXiv 2020"
+    link: ClassVar[str] = "https://arxiv.org/abs/2005.01026"
+    up: ClassVar[str] = "weights"
+    down: ClassVar[str] = "weights of the client's cluster"
+    score: ClassVar[str] = "own/own/head"
+
+    clusters: int = 3  # K; 3 in the public code
+
+    def __post_init__(self) -> None:
+        if self.clusters < 1:
+            raise UserError("clusters", self.clusters, "it must be 1 or more")
+
+    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
+        """E-step: r_i = argmin_k |w_i − W_k|².  M-step: W_k = the mean of its members' w_i."""
+        average = super().aggregate(uploads, previous, clock).weights
+        samples = uploads.numbers["samples"]
+        importance = samples if self.averaging == "samples" else torch.ones_like(samples)
+        who = torch.tensor(clock.who, device=samples.device)
+
+        first = not previous.kept
+        if first:
+            centres = seeds(uploads.weights, self.clusters, key("fesem", clock.round))
+            assignment = torch.full((clock.clients,), -1, device=samples.device)
+        else:
+            centres = {name: previous.kept[f"centres/{name}"] for name in uploads.weights}
+            assignment = previous.kept["assignment"].index_fill(0, who, -1)
+        absent = assignment[assignment >= 0].bincount(minlength=self.clusters)
+        centres, nearest = cluster(uploads.weights, importance, centres, absent, FIRST_STEPS if first else 1)
+        kept = {f"centres/{name}": tensor for name, tensor in centres.items()}
+        return Broadcast(average, kept=kept | {"assignment": assignment.index_put((who,), nearest)})
+
+    def send(self, broadcast: Broadcast, client: int) -> Broadcast:
+        """The centre of its cluster; the mean of all for a client that has not taken part yet."""
+        if not broadcast.kept or broadcast.kept["assignment"][client] < 0:
+            return broadcast
+        mine = int(broadcast.kept["assignment"][client])
+        return Broadcast({name: broadcast.kept[f"centres/{name}"][mine] for name in broadcast.weights})

@@ -1,0 +1,1 @@
+"""Server-side algorithms on whole models: clusters of models, and models of several rounds."""
