@@ -27,18 +27,21 @@ UNEQUAL: tuple[Part, ...] = ({0: 20, 1: 16, 2: 5}, {1: 9, 2: 8}, {0: 3, 3: 16}, 
 
 
 class Norm(nn.Module):
-    """Two convolutions with BatchNorm, 8 features; returns (features, logits)."""
+    """Two convolutions with BatchNorm, 8 features; returns (features, logits).
+
+    The convolutions have no bias: BatchNorm would cancel it, and Adam make steps of the rounding left in its gradient.
+    """
 
     def __init__(self, shape: Shape, classes: int, dropout: float = 0.0) -> None:
         super().__init__()
         inputs, height, width = shape
         self.body = nn.Sequential(
-            nn.Conv2d(inputs, 4, 3, padding=1),
+            nn.Conv2d(inputs, 4, 3, padding=1, bias=False),
             nn.BatchNorm2d(4),
             nn.ReLU(),
             nn.Dropout2d(dropout),
             nn.AvgPool2d(2),
-            nn.Conv2d(4, 6, 3, padding=1),
+            nn.Conv2d(4, 6, 3, padding=1, bias=False),
             nn.BatchNorm2d(6),
             nn.ReLU(),
             nn.AvgPool2d(2),

@@ -20,7 +20,7 @@ from engines.nets import Noisy, Norm, Part, Plain, assert_same_run, federation, 
 from engines.test_sequential_reference import DECAY, PARTS, Federated
 from protofed.errors import UserError
 from protofed.experiment import Experiment
-from protofed.messages import Broadcast, Upload
+from protofed.messages import Broadcast
 from protofed.methods.base import Batch, Clock, Method, Trained, Turn
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedplcc import FedPLCC
@@ -39,7 +39,7 @@ from prototypes.cases import random_features, random_labels, random_prototypes
 from reference import clusters as slow
 from reference import methods as plain
 
-quick = settings(max_examples=12, deadline=None)
+quick = settings(max_examples=8, deadline=None)
 seeds = st.integers(0, 2**16)
 CLASSES, DIM = 4, 6
 CLOCK = Clock(2, 5)
@@ -74,7 +74,7 @@ VARIANTS: dict[str, tuple[Method, Slow]] = {
         FedPLCC(ratio=0.0),
         lambda z, y, ce, g: ce + 100 * slow.contrast(z, y, g, 0.07, 0.5, True),
     ),
-    "fedplcc neither": (FedPLCC(lambda1=0.0), lambda z, y, ce, g: ce),
+    "fedplcc neither": (FedPLCC(lambda1=0.0), lambda *given: given[2]),
     "fedproc": (FedProc(), lambda z, y, ce, g: slow.fedproc(z, y, ce, g, 1 - 2 / 5, 1.0)),
     "fedproc port": (FedProc(schedule="port"), lambda z, y, ce, g: slow.fedproc(z, y, ce, g, 1 - 2 / 4, 1.0)),
     "fedproc sharp": (FedProc(temperature=0.1), lambda z, y, ce, g: slow.fedproc(z, y, ce, g, 1 - 2 / 5, 0.1)),
@@ -155,7 +155,7 @@ def test_a_class_without_prototypes_adds_nothing(kind: type[FedAvg]) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_loss_and_gradient_are_finite_at_every_angle(variant: str, dtype: torch.dtype) -> None:
-    """§9.6: cosines −1, 0 and 1; also a zero feature, a zero prototype, one orthogonal to all, tiny and huge features."""
+    """§9.6: cosines −1, 0 and 1; a zero feature and prototype, tiny and huge features."""
     method, _ = VARIANTS[variant]
     known = torch.tensor([[[1.0, 0, 0]], [[-3, 0, 0]], [[0, 0, 0]], [[0, 0, 0]]], dtype=dtype)
     counts = torch.tensor([[2.0], [1], [4], [0]], dtype=dtype)  # a zero prototype; an empty class
@@ -302,7 +302,7 @@ def test_there_were_several_clusters_and_weighted_centroids_differ() -> None:
     assert int(FPL().aggregate(fpl, Broadcast(), CLOCK).prototypes["clusters"].filled.sum(-1).max()) > 1
     found = [
         FedPLCC(centroids=c).aggregate(local, Broadcast(), CLOCK).prototypes["clusters"]
-        for c in ("unweighted", "weighted")  # type: ignore[arg-type]
+        for c in ("unweighted", "weighted")
     ]
     assert int(found[0].filled.sum(-1).max()) > 1
     assert_close(found[0].counts, found[1].counts)
@@ -330,6 +330,8 @@ CLIENTS: tuple[Part, ...] = (
     {0: 8, 1: 4, 2: 5, 4: 9},
     {0: 4, 1: 5, 2: 8},
     {0: 1, 1: 7, 2: 9},
+    {0: 6, 1: 3, 2: 3},
+    {0: 2, 1: 6, 2: 2},
 )
 
 # λ = 100 in a net with eight features and 20 steps a round amplifies rounding a million times, so λ is smaller here.
@@ -377,9 +379,9 @@ def test_engines_agree_to_rounding(name: str) -> None:
     assert (sequential.engine.name, stacked.engine.name) == ("sequential", "stacked")
     assert len({tuple(line["participants"]) for line in stacked.history}) > 1
     assert_same_run(sequential, stacked)
-    default = RUNS[name.split()[0]]
-    if default is not RUNS[name]:  # an option that changes nothing would make the parity empty
-        assert gap(own(stacked), own(played(name.split()[0], "stacked")[0])) > 1e-6
+    default, _, option = name.partition(" ")
+    if option:  # one that changes nothing would make the parity empty
+        assert gap(own(stacked), own(played(default, "stacked")[0])) > 1e-6
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -394,8 +396,9 @@ def test_every_term_was_at_work_in_these_runs(name: str) -> None:
     z, y = (part.flatten(0, 1) for part in run.engine.embed(group, range(len(CLIENTS)), group.own))
     z, y = z[y >= 0], y[y >= 0]
     assert float(cluster_contrast(z, y, known, 0.07).mean()) > 0.01
-    if isinstance(method, FPL | FedPLVM):
-        assert float((z - known.class_mean()[y]).square().mean()) > 0.01
+    if isinstance(method, FPL):
+        assert float((z - known.class_mean()[y]).square().mean()) > 1e-3
+    if isinstance(method, FedPLVM):
         assert float((1 - torch.cosine_similarity(z, known.class_mean()[y], dim=-1)).square().mean()) > 1e-3
     if isinstance(method, FedPLCC):
         pulls = [cluster_attraction(z, y, known, method.alpha, phi, method.weighted).mean() for phi in (0.5, 1.0)]
@@ -437,19 +440,21 @@ def test_the_whole_run_is_a_plain_loop(kind: type[FedAvg]) -> None:
     hand, clusters = Federated(run), cast(slow.Clusters, {})
     for number in range(3):
 
-        def term(module: Any, features: Tensor, labels: Tensor, number: int = number) -> Tensor:
+        def term(
+            module: Any, features: Tensor, labels: Tensor, number: int = number, g: slow.Clusters = clusters
+        ) -> Tensor:
             """What is added to the mean cross-entropy."""
             ce = torch.nn.functional.cross_entropy(module.head(features), labels, reduction="none")
             total = torch.zeros((), dtype=torch.float64)
             for z, y, c in zip(features, labels.tolist(), ce, strict=True):
                 if kind is FPL:
-                    total = total + slow.fpl(z, y, c, clusters, 0.02) - c
+                    total = total + slow.fpl(z, y, c, g, 0.02) - c
                 elif kind is FedPLVM:
-                    total = total + slow.fedplvm(z, y, c, clusters, 0.5, 0.07, 0.25) - c
+                    total = total + slow.fedplvm(z, y, c, g, 0.5, 0.07, 0.25) - c
                 elif kind is FedPLCC:
-                    total = total + slow.fedplcc(z, y, c, clusters, 0.2, 2, 0.07, 0.5, Fraction(1, 2), True) - c
+                    total = total + slow.fedplcc(z, y, c, g, 0.2, 2, 0.07, 0.5, Fraction(1, 2), True) - c
                 else:
-                    total = total + slow.fedproc(z, y, c, clusters, 1 - number / 3, 1.0) - c
+                    total = total + slow.fedproc(z, y, c, g, 1 - number / 3, 1.0) - c
             return total / len(labels)
 
         run.play_round()
@@ -491,11 +496,11 @@ def test_edges(kind: type[FedAvg], engine: str) -> None:
 @pytest.mark.parametrize("edge", [({0: 1}, {1: 1}), ({0: 9, 1: 10},), ({0: 1}, {0: 9, 1: 10}, {1: 1})])
 @every_method
 def test_engines_agree_at_the_edges(kind: type[FedAvg], edge: tuple[Part, ...]) -> None:
-    runs = [start(kind(), engine, edge, participation=1.0, lr=1e-4) for engine in ("sequential", "stacked")]
-    for run in runs:
+    one, other = (start(kind(), engine, edge, participation=1.0, lr=1e-4) for engine in ("sequential", "stacked"))
+    for run in (one, other):
         run.play_round()
         run.play_round()
-    assert_same_run(*runs)
+    assert_same_run(one, other)
 
 
 @pytest.mark.parametrize("name", ["fedplcc", "fedproc"])
@@ -534,9 +539,9 @@ def test_what_crosses_the_line(name: str) -> None:
     upload = run.method.upload(trained(3))
     (local,) = upload.prototypes.values()
     one = upload.client(1).flat()
-    held = trained(3).labels[1].unique()
+    held = len({y for y in trained(3).labels[1].tolist() if y >= 0})
     number = int(local.filled[1].sum())
-    assert number == len(held[held >= 0]) if name in ("fpl", "fedproc") else number > len(held[held >= 0])
+    assert number == held if name in ("fpl", "fedproc") else number > held
     (vectors,) = (value for part, value in one.items() if part.endswith("/vectors"))
     assert vectors.shape == (number, DIM)
     assert set(upload.numbers) == {"samples"}

@@ -161,7 +161,8 @@ def test_every_level_is_the_packages(kind: str, rows: int) -> None:
         points = rows_of(kind, rows, 6, seed=seed)
         ours, theirs = levels(points), package(points)
         assert len(ours) == len(theirs)
-        assert len(ours) >= (3 if rows == 400 and kind != "copies" else 1)  # from the third on, means of rows are not means of means
+        # From the third level on, the mean of all rows is not the mean of means.
+        assert len(ours) >= (3 if rows == 400 and kind != "copies" else 1)
         assert all(same_partition(a, b) for a, b in zip(ours, theirs, strict=True))
 
 

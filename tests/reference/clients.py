@@ -46,6 +46,7 @@ def play(
     importance: Sequence[float],
     rates: Sequence[float],
     term: Term,
+    clip: float | None = None,
 ) -> list[State]:
     """Every client's model after some rounds.
 
@@ -68,6 +69,8 @@ def play(
                     loss = cross_entropy(module(x).logits, y) + term(Moment(module, x, y, server, last))
                     module.zero_grad()
                     loss.backward()  # type: ignore[no-untyped-call]
+                    if clip is not None:
+                        nn.utils.clip_grad_norm_(moving, clip)
                     optimiser.step()
             own[who] = {name: value.clone() for name, value in module.state_dict().items()}
             had_a_turn[who] = True

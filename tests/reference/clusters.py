@@ -39,7 +39,7 @@ def sparsity(z: Tensor, g: Tensor, alpha: float) -> Tensor:
     s = cosine(z, g)
     if alpha == 1:
         return s
-    return (s if 1e-4 < float(s) < 1 else torch.full_like(s, min(max(float(s), 1e-4), 1.0))) ** alpha
+    return (s if 1e-4 < s.item() < 1 else torch.full_like(s, min(max(s.item(), 1e-4), 1.0))) ** alpha
 
 
 def contrast(z: Tensor, y: int, clusters: Clusters, tau: float, alpha: float, weighted: bool) -> Tensor:
@@ -84,7 +84,7 @@ def attraction(z: Tensor, y: int, clusters: Clusters, alpha: float, phi: Fractio
     members = clusters.get(y, [])
     total = sum(number for _, number in members)
     pulls = [sparsity(z, g, alpha) * (number / total if weighted else 1.0) for g, number in members]
-    kept = sorted(pulls, key=float, reverse=True)[: ceil(phi * len(pulls))]
+    kept = sorted(pulls, key=lambda pull: pull.item(), reverse=True)[: ceil(phi * len(pulls))]
     return -sum(kept, torch.zeros((), dtype=z.dtype))
 
 

@@ -1,61 +1,85 @@
-"""FedSC and FedPCL from their equations: plain loops over clients, classes and samples, numpy float64.
+"""FedSC and FedPCL from their equations: plain loops over clients, classes and samples.
 
-A client's class means are {class: (vector, number of samples)}; a list holds one such dictionary a client.
+A client's class means are {class: (vector, number of samples)}, its prototypes {class: vector}; a list holds one such
+dictionary a client. Losses are one number per sample and can be differentiated.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
-Array = NDArray[np.float64]
-Means = dict[int, tuple[Array, int]]
-Vectors = dict[int, Array]
+Means = dict[int, tuple[Tensor, int]]
+Vectors = dict[int, Tensor]
+ZERO = torch.zeros((), dtype=torch.float64)
 
 
-def cosine(a: Array, b: Array) -> float:
+def length(a: Tensor) -> Tensor:
+    """|a|."""
+    return (a * a).sum().sqrt()
+
+
+def cosine(a: Tensor, b: Tensor) -> Tensor:
     """a·b / (|a| |b|)."""
-    return float(a @ b) / (math.sqrt(float(a @ a)) * math.sqrt(float(b @ b)))
+    return (a * b).sum() / (length(a) * length(b))
 
 
-def softmax(a: Array) -> list[float]:
+def log_sum_exp(values: Sequence[Tensor]) -> Tensor:
+    """The logarithm of the sum of exponentials."""
+    top = max(float(value.detach()) for value in values)
+    return top + sum(((value - top).exp() for value in values), ZERO).log()
+
+
+def softmax(a: Tensor) -> list[float]:
     """exp(a) / Σ exp(a)."""
-    total = sum(math.exp(x) for x in a)
-    return [math.exp(x) / total for x in a]
+    total = sum(math.exp(x) for x in a.tolist())
+    return [math.exp(x) / total for x in a.tolist()]
 
 
-def gap(a: Array, b: Array, middle: Array, likeness: str) -> float:
+def gap(a: Tensor, b: Tensor, middle: Tensor, likeness: str) -> float:
     """How unlike two clients' prototypes of a class are."""
     if likeness == "angle":
-        return abs(cosine(middle, a) - cosine(middle, b))
+        return abs(float(cosine(middle, a)) - float(cosine(middle, b)))
     if likeness == "cosine":
-        return 1 - cosine(a, b)
+        return 1 - float(cosine(a, b))
     if likeness == "l1":
-        return sum(abs(x - y) for x, y in zip(a, b, strict=True))
+        return sum(abs(x - y) for x, y in zip(a.tolist(), b.tolist(), strict=True))
     if likeness == "l2":
-        return math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b, strict=True)))
+        return math.sqrt(sum((x - y) ** 2 for x, y in zip(a.tolist(), b.tolist(), strict=True)))
     return sum(p * math.log(p / q) for p, q in zip(softmax(a), softmax(b), strict=True))
 
 
-def relational(clients: list[Means], neighbours: int, likeness: str) -> list[Vectors]:
+def mean(vectors: Sequence[Tensor]) -> Tensor:
+    """The plain mean."""
+    return sum(vectors, torch.zeros_like(vectors[0])) / len(vectors)
+
+
+def class_means(features: Tensor, labels: Sequence[int]) -> Means:
+    """Each class's mean and number of samples."""
+    found: dict[int, list[Tensor]] = {}
+    for z, y in zip(features, labels, strict=True):
+        found.setdefault(y, []).append(z)
+    return {c: (mean(rows), len(rows)) for c, rows in found.items()}
+
+
+def relational(clients: Sequence[Means], neighbours: int, likeness: str) -> list[Vectors]:
     """FedSC Eqs. 7-9."""
     related: list[Vectors] = [{} for _ in clients]
     for c in {c for client in clients for c in client}:
         holders = [k for k, client in enumerate(clients) if c in client]
-        middle = np.mean([clients[k][c][0] for k in holders], axis=0)
+        middle = mean([clients[k][c][0] for k in holders])
         for k in holders:
             own = clients[k][c][0]
-            others = sorted(
-                (j for j in holders if j != k), key=lambda j: gap(own, clients[j][c][0], middle, likeness)
-            )
-            merged = [own] + [clients[j][c][0] for j in others[:neighbours]]
-            related[k][c] = sum(merged, np.zeros(len(own))) / len(merged)
+            by_gap = {j: gap(own, clients[j][c][0], middle, likeness) for j in holders if j != k}
+            nearest = sorted(by_gap, key=by_gap.__getitem__)[:neighbours]
+            related[k][c] = mean([own] + [clients[j][c][0] for j in nearest])
     return related
 
 
-def discrepancy(clients: list[Means], classes: int) -> list[float]:
+def discrepancy(clients: Sequence[Means], classes: int) -> list[float]:
     """FedSC Eqs. 10-11 before they are normalised: σ(n_k/N − d_k/Σd)."""
     sizes, d = [], []
     for client in clients:
@@ -70,91 +94,88 @@ def discrepancy(clients: list[Means], classes: int) -> list[float]:
     return [1 / (1 + math.exp(-x)) for x in arguments]
 
 
-def consistent(clients: list[Means], related: list[Vectors], classes: int, weighting: str) -> Vectors:
+def consistent(clients: Sequence[Means], related: Sequence[Vectors], classes: int, weighting: str) -> Vectors:
     """FedSC Eq. 12, over the holders of a class."""
     e = discrepancy(clients, classes) if weighting == "discrepancy" else [1.0] * len(clients)
     result: Vectors = {}
     for c in {c for client in clients for c in client}:
         holders = [k for k, client in enumerate(clients) if c in client]
         total = sum(e[k] for k in holders)
-        result[c] = sum((e[k] / total * related[k][c] for k in holders), np.zeros(1))
+        result[c] = sum((e[k] / total * related[k][c] for k in holders), ZERO)
     return result
 
 
-def mean_distance(samples: Array, r: Array) -> float:
-    """FedSC Eq. 13's U."""
-    return sum(float(np.linalg.norm(z - r)) for z in samples) / len(samples)
-
-
-def rpcl(z: Array, y: int, related: list[Vectors], scale: list[dict[int, float]], temperature: float) -> float:
-    """FedSC Eq. 14, with U of each prototype; 0 for a class that nobody sent."""
-    if not any(y in client for client in related):
-        return 0.0
-    scores = [
-        (c, cosine(z, r) / u[c] / temperature)
-        for client, u in zip(related, scale, strict=True)
-        for c, r in client.items()
+def scales(samples: Sequence[Tensor], related: Sequence[Vectors]) -> list[dict[int, float]]:
+    """FedSC Eq. 13's U of each prototype."""
+    return [
+        {c: max(1e-3, sum(float(length(z - r)) for z in samples) / len(samples)) for c, r in client.items()}
+        for client in related
     ]
-    top = max(score for _, score in scores)
-    positive = [math.exp(score - top) for c, score in scores if c == y]
-    return -math.log(sum(positive) / sum(math.exp(score - top) for _, score in scores))
 
 
-def cpdr(z: Array, y: int, prototypes: Vectors) -> float:
+def rpcl(
+    z: Tensor, y: int, related: Sequence[Vectors], scale: Sequence[dict[int, float]] | None, temperature: float
+) -> Tensor:
+    """FedSC Eq. 14; U is 1 without `scale`. 0 for a class that nobody sent."""
+    if not any(y in client for client in related):
+        return ZERO
+    scores: list[tuple[int, Tensor]] = []
+    for k, client in enumerate(related):
+        for c, r in client.items():
+            u = 1.0 if scale is None else scale[k][c]
+            scores.append((c, cosine(z, r) / u / temperature))
+    return log_sum_exp([s for _, s in scores]) - log_sum_exp([s for c, s in scores if c == y])
+
+
+def cpdr(z: Tensor, y: int, prototypes: Vectors) -> Tensor:
     """FedSC's regulariser as the mean of squares."""
     if y not in prototypes:
-        return 0.0
-    return sum((a - b) ** 2 for a, b in zip(z, prototypes[y], strict=True)) / len(z)
+        return ZERO
+    return sum(((a - b) ** 2 for a, b in zip(z, prototypes[y], strict=True)), ZERO) / len(z)
 
 
-def unit(z: Array) -> Array:
-    """z / |z|."""
-    return z / math.sqrt(float(z @ z))
-
-
-def global_means(clients: list[Vectors]) -> Vectors:
+def global_means(clients: Sequence[Vectors]) -> Vectors:
     """FedPCL's server: the plain mean over holders."""
     classes = {c for client in clients for c in client}
-    return {c: np.mean([client[c] for client in clients if c in client], axis=0) for c in classes}
+    return {c: mean([client[c] for client in clients if c in client]) for c in classes}
 
 
-def padded(clients: list[Vectors]) -> list[Vectors]:
+def padded(clients: Sequence[Vectors]) -> list[Vectors]:
     """FedPCL: a class that a client lacks is the mean's."""
-    mean = global_means(clients)
-    return [{c: client.get(c, mean[c]) for c in mean} for client in clients]
+    average = global_means(clients)
+    return [{c: client.get(c, average[c]) for c in average} for client in clients]
 
 
-def _entropy(z: Array, y: int, prototypes: Vectors, temperature: float) -> float:
+def class_entropy(z: Tensor, y: int, prototypes: Vectors, temperature: float) -> Tensor:
+    """Cross-entropy over classes of the scores z·u/τ, z of unit length."""
     if y not in prototypes:
-        return 0.0
-    scores = {c: float(z @ u) / temperature for c, u in prototypes.items()}
-    top = max(scores.values())
-    return top + math.log(sum(math.exp(score - top) for score in scores.values())) - scores[y]
+        return ZERO
+    scores = {c: (z / length(z) * u).sum() / temperature for c, u in prototypes.items()}
+    return log_sum_exp(list(scores.values())) - scores[y]
 
 
-def fedpcl_paper(features: Array, labels: list[int], clients: list[Vectors], temperature: float) -> list[float]:
+def fedpcl_paper(features: Tensor, labels: Sequence[int], clients: Sequence[Vectors], temperature: float) -> Tensor:
     """L_g + L_p of each sample."""
-    mean, sets = global_means(clients), padded(clients)
+    average, sets = global_means(clients), padded(clients)
     losses = []
     for z, y in zip(features, labels, strict=True):
-        own = sum(_entropy(unit(z), y, one, temperature) for one in sets) / len(sets)
-        losses.append(_entropy(unit(z), y, mean, temperature) + own)
-    return losses
+        personal = sum((class_entropy(z, y, one, temperature) for one in sets), ZERO) / len(sets)
+        losses.append(class_entropy(z, y, average, temperature) + personal)
+    return torch.stack(losses)
 
 
-def fedpcl_code(features: Array, labels: list[int], clients: list[Vectors], temperature: float) -> list[float]:
+def fedpcl_code(features: Tensor, labels: Sequence[int], clients: Sequence[Vectors], temperature: float) -> Tensor:
     """The public code's loss of each position, with one view: the prototype is the anchor, the batch the contrast."""
     losses = []
     for b, y in enumerate(labels):
-        total = 0.0
+        total = ZERO
         for one in padded(clients):
             others = [a for a in range(len(labels)) if a != b]
             positives = [a for a in others if labels[a] == y]
             if y not in one or not positives:
                 continue
-            scores = {a: float(one[y] @ unit(features[a])) / temperature for a in others}
-            top = max(scores.values())
-            everyone = top + math.log(sum(math.exp(score - top) for score in scores.values()))
-            total += sum(everyone - scores[p] for p in positives) / len(positives)
+            scores = {a: (one[y] * features[a] / length(features[a])).sum() / temperature for a in others}
+            everyone = log_sum_exp(list(scores.values()))
+            total = total + sum((everyone - scores[p] for p in positives), ZERO) / len(positives)
         losses.append(total)
-    return losses
+    return torch.stack(losses)

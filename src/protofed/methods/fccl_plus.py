@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import kl_div, log_softmax, normalize
+from torch.nn.functional import log_softmax, normalize
 
 from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
@@ -71,8 +71,8 @@ class FCCLPlus(FedAvg, PublicExchange):
         correlation = _standardised(out.logits).mT @ _standardised(received.numbers["logits"]) / len(x)
         same = correlation.diagonal()
         apart = (correlation + 1).square().sum() - (same + 1).square().sum()
-        target = torch.softmax(received.numbers["similarity"], -1)
-        distance = kl_div(log_softmax(self._similarity(out.features), -1), target, reduction="batchmean")
+        mean, own = (log_softmax(rows, -1) for rows in (received.numbers["similarity"], self._similarity(out.features)))
+        distance = (mean.exp() * (mean - own)).sum(-1).mean()
         return (same - 1).square().sum() + self.off_diagonal * apart + self.similarity_weight * distance
 
     def _similarity(self, features: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ class FedRCL(FedAvg):
         return cross_entropy(out.logits, batch.y) + levels.mean(0)
 
     def level(self, block: Tensor, kin: Tensor, others: Tensor) -> Tensor:
-        """Contrast −log e^{s⁺/τ} / (e^{s⁺/τ} + Σ e^{s⁻/τ}), penalty −log e^{1/τ} / (e^{1/τ} + Σ e^{s⁺/τ}) over s⁺ ≥ λ."""
+        """Contrast −log e^{s⁺/τ} / (e^{s⁺/τ} + Σ e^{s⁻/τ}); penalty −log e^{1/τ} / (e^{1/τ} + Σ e^{s⁺/τ}), s⁺ ≥ λ."""
         z = normalize(block.reshape(*block.shape[:2], -1).mean(-1), dim=-1, eps=1e-8)  # maps by their mean pixel
         cosines = z @ z.T
         nothing = torch.finfo(z.dtype).min  # not −∞: ∞ − ∞ is NaN
