@@ -147,6 +147,11 @@ def fedntd_term(beta: float, tau: float) -> Term:
     return term
 
 
+def number(value: Tensor) -> float:
+    """Its value, without its history."""
+    return float(value.detach())
+
+
 def relaxed_contrast(
     maps: Tensor, labels: Sequence[int], tau: float, threshold: float, pairs: str, negatives: int = 2
 ) -> tuple[Tensor, Tensor]:
@@ -157,12 +162,12 @@ def relaxed_contrast(
     for i, label in enumerate(labels):
         kin = [cosine(pooled[i], pooled[j]) for j, other in enumerate(labels) if other == label and j != i]
         others = [cosine(pooled[i], pooled[j]) for j, other in enumerate(labels) if other != label]
-        too_close = [s for s in kin if float(s) >= threshold]
+        too_close = [s for s in kin if number(s) >= threshold]
         if pairs == "hardest":
-            least = min(kin, key=float) if kin else zero + 1
-            too_close = [least] if kin and float(least) >= threshold else []
+            least = min(kin, key=number) if kin else zero + 1
+            too_close = [least] if kin and number(least) >= threshold else []
             kin = [least]
-            others = sorted(others, key=float)[-negatives:]
+            others = sorted(others, key=number)[-negatives:]
         against = sum((torch.exp(s / tau) for s in others), zero)
         pulls = [-torch.log(torch.exp(s / tau) / (torch.exp(s / tau) + against)) for s in kin]
         contrasts.append(sum(pulls, zero) / len(pulls) if pulls else zero)

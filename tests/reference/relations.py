@@ -46,7 +46,7 @@ def gap(a: Tensor, b: Tensor, middle: Tensor, likeness: str) -> float:
     if likeness == "cosine":
         return 1 - float(cosine(a, b))
     if likeness == "l1":
-        return sum(abs(x - y) for x, y in zip(a.tolist(), b.tolist(), strict=True))
+        return float(sum(abs(x - y) for x, y in zip(a.tolist(), b.tolist(), strict=True)))
     if likeness == "l2":
         return math.sqrt(sum((x - y) ** 2 for x, y in zip(a.tolist(), b.tolist(), strict=True)))
     return sum(p * math.log(p / q) for p, q in zip(softmax(a), softmax(b), strict=True))

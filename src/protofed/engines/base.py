@@ -229,7 +229,7 @@ class Engine(ABC):
         found = [gradient for gradient in gradients if gradient is not None]
         if self.method.clip is None or not found:
             return
-        norm = torch.stack([gradient.flatten(1).square().sum(1) for gradient in found]).sum(0).sqrt()
+        norm = torch.stack([gradient.reshape(len(gradient), -1).square().sum(1) for gradient in found]).sum(0).sqrt()
         scale = (self.method.clip / (norm + 1e-6)).clamp(max=1)
         for gradient in found:
             gradient.mul_(scale.view(-1, *(1,) * (gradient.dim() - 1)))

@@ -22,6 +22,21 @@ METHODS = {
     "mp-fedcl": "mp_fedcl:MPFedCL",
     "sp-fedcl": "sp_fedcl:SPFedCL",
     "dp-fedcl": "dp_fedcl:DPFedCL",
+    "fedplcc": "fedplcc:FedPLCC",
+    "fedsc": "fedsc:FedSC",
+    "fedper": "fedper:FedPer",
+    "fedrep": "fedrep:FedRep",
+    "fesem": "fesem:FeSEM",
+    "moon": "moon:Moon",
+    "fedproc": "fedproc:FedProc",
+    "fedpcl": "fedpcl:FedPCL",
+    "fpl": "fpl:FPL",
+    "fedplvm": "fedplvm:FedPLVM",
+    "fccl-plus": "fccl_plus:FCCLPlus",
+    "fedntd": "fedntd:FedNTD",
+    "fednh": "fednh:FedNH",
+    "fedrcl": "fedrcl:FedRCL",
+    "fedcda": "fedcda:FedCDA",
 }
 
 

@@ -30,7 +30,7 @@ class FeSEM(FedAvg):
     link: ClassVar[str] = "https://arxiv.org/abs/2005.01026"
     up: ClassVar[str] = "weights"
     down: ClassVar[str] = "weights of the client's cluster"
-    score: ClassVar[str] = "own/own/head"
+    score: ClassVar[str] = "global/own/head"
 
     clusters: int = 3  # K; 3 in the public code
 

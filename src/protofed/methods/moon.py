@@ -46,13 +46,12 @@ class Moon(FedAvg):
         """Eq. 3 in CE + μ · contrast: −log e^{cos(z, z_glob)/τ} / (e^{cos(z, z_glob)/τ} + e^{cos(z, z_prev)/τ})."""
         out = model(batch.x)
         task = cross_entropy(out.logits, batch.y)
-        if self.mu == 0 or not turn.previous:
+        if self.mu == 0:
             return task
         with torch.no_grad():
             received = model(batch.x, turn.received.weights, train=False).features
             previous = model(batch.x, turn.previous, train=False).features
         towards, away = (cosine_similarity(out.features, z, dim=-1) / self.temperature for z in (received, previous))
-        contrast = softplus(away - towards)
-        if turn.taken is not None:  # official code: exactly 0 in a client's first turn, which has no previous model
-            contrast = torch.where(turn.taken > 0, contrast, 0)
+        # Official code: exactly 0 in a client's first turn, which has no previous model.
+        contrast = torch.where(turn.taken > 0, softplus(away - towards), 0)
         return task + self.mu * contrast

@@ -80,7 +80,9 @@ class RunFolder:
             return None
         try:
             with safe_open(self.checkpoint, framework="pt", device=str(device)) as file:
-                return {name: file.get_tensor(name) for name in file.keys()}, int(file.metadata()["rounds"])  # noqa: SIM118
+                # Copies, because tensors in the mapped file are not aligned, and kernels then round differently.
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+                return tensors, int(file.metadata()["rounds"])
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise UserError("DIR", str(self.path), f"its checkpoint cannot be read: {error}") from None
 
