@@ -111,10 +111,14 @@ def test_every_accuracy_is_the_slow_loops(method: str, engine: str) -> None:
 
 
 def test_rules_differ_and_own_classes_only_help() -> None:
-    scores = played("fedproto").history[-1]["per_client"]
-    assert scores["own/own/nearest"] != scores["own/own/nearest-own"]
-    for free, restricted in zip(scores["own/own/nearest"], scores["own/own/nearest-own"], strict=True):
-        assert restricted >= free  # every image of the own test set is of an own class
+    pairs = [
+        pair
+        for method in ("fedproto", "sp-fedcl", "mp-fedcl")
+        for line in played(method).history
+        for pair in zip(line["per_client"]["own/own/nearest"], line["per_client"]["own/own/nearest-own"], strict=True)
+    ]
+    assert all(restricted >= free for free, restricted in pairs)  # every image of the own test set is of an own class
+    assert any(restricted > free for free, restricted in pairs)
 
 
 def test_there_is_a_global_model_only_where_all_weights_are_sent() -> None:

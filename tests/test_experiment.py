@@ -19,6 +19,7 @@ FIELDS = {item.name: item for item in dataclasses.fields(Experiment)}
 
 OTHER: dict[str, Any] = {
     **{"method": "fedproto", "params": {"lam": 0.5, "metric": "l2"}, "dataset": "mnist", "data_dir": "some where/ü"},
+    **{"public": "digits"},
     **{"train_size": 7, "split": "ways", "alpha": 1e-5, "min_size": 3, "balance": False, "ways": 4, "half_width": 0},
     **{"shots": 9, "long_tail": 10.0, "val_fraction": 0.25, "clients": 8, "participation": 0.1, "model": "cnn"},
     **{"rounds": 2, "epochs": 3, "batch_size": 4, "lr": 1e-3, "lr_decay": 0.95, "momentum": 0.0, "weight_decay": 1e-4},

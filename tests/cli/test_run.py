@@ -50,7 +50,7 @@ def test_the_folder_holds_config_rounds_result_and_checkpoint(place: Path) -> No
     assert found == {"config.yaml", "rounds.jsonl", "result.json", "checkpoint/state.safetensors"}
     with safe_open(place / "run/checkpoint/state.safetensors", framework="pt") as file:
         assert file.metadata() == {"rounds": "7"}
-        assert {name.split("/")[0] for name in file.keys()} == {"own", "server"}  # noqa: SIM118
+        assert {name.split("/")[0] for name in file.keys()} == {"own", "server", "taken"}  # noqa: SIM118
 
 
 def test_the_result_has_the_documented_fields(place: Path) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.testing import assert_close
 
-from engines.nets import CLASSES, Noisy, Part, Plain, assert_same_run, federation, gap, own
+from engines.nets import CLASSES, Noisy, Norm, Part, Plain, assert_same_run, federation, gap, own
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast
@@ -374,8 +374,8 @@ def test_fedrcl_is_finite_at_the_edges(pairs: Any, y: list[int]) -> None:
 
 
 def test_a_model_without_blocks_is_refused_by_fedrcl() -> None:
-    with pytest.raises(UserError, match=r"--model: 'Noisy'.*block features"):
-        run_of(FedRCL(), "sequential", 1, Noisy)
+    with pytest.raises(UserError, match=r"--model: 'Norm'.*block features"):
+        run_of(FedRCL(), "sequential", 1, Norm)
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])

@@ -55,7 +55,7 @@ class Case:
         return self.loss(method, received) - self.ce
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "fedrcl"])  # whose pairs are there at once
 def test_without_prototypes_and_at_the_received_weights_the_loss_is_cross_entropy(name: str) -> None:
     case = Case(3)
     assert_close(case.loss(build_method(name, {}), Broadcast(case.module.state_dict())), case.ce)

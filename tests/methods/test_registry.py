@@ -45,7 +45,7 @@ def test_a_wrong_parameter_is_named_with_what_it_may_be(name: str, values: dict[
     [
         ("fedprot", "did you mean 'fedproto'?"),
         ("mpfedcl", "did you mean 'mp-fedcl'?"),
-        ("xyz", "known: dp-fedcl, fedavg"),
+        ("xyz", "known: dp-fedcl, fccl-plus"),
     ],
 )
 def test_a_misspelt_method_gets_a_suggestion(name: str, message: str) -> None:

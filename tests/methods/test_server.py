@@ -144,7 +144,8 @@ def test_padding_does_not_move_the_mean_of_a_class() -> None:
 
 def trained(seed: int) -> Trained:
     features, labels = random_features(3, 30, 4, seed=seed), random_labels(3, 30, classes=3, seed=seed)
-    return Trained(states(3, seed), torch.tensor([5, 1, 2]), features, labels, 4, torch.tensor([11, 22, 33]))
+    keys, losses = torch.tensor([11, 22, 33]), torch.tensor([0.5, 1.5, 2.5])
+    return Trained(states(3, seed), torch.tensor([5, 1, 2]), features, labels, 4, keys, losses)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -42,9 +42,10 @@ class FCCLPlus(FedAvg, PublicExchange):
             raise UserError("temperature", self.temperature, "temperatures must be above 0")
 
     def optimiser(
-        self, parameters: Iterable[Tensor], lr: float, momentum: float, weight_decay: float  # noqa: ARG002
+        self, parameters: Iterable[Tensor], lr: float, momentum: float, weight_decay: float
     ) -> torch.optim.Optimizer:
-        """Adam; for every public batch a new one, as in the public code."""
+        """Adam, without `momentum`; for every public batch a new one, as in the public code."""
+        del momentum
         return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
