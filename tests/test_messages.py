@@ -141,7 +141,7 @@ HEAD = 6 * D + 6
 
 
 def expected_scalars(method: str, w: int) -> tuple[list[int], int]:
-    """methods.md section 8: what each client sends, and what the server sends to one; empty slots are not sent."""
+    """What each client sends, and what the server sends to one; empty slots are not sent."""
     return {
         "local": ([0, 0, 0], 0),
         "fedavg": ([w, w, w], w),

@@ -258,11 +258,11 @@ def split_command(
 
 @app.command("methods")
 def methods_command(as_json: Json = False) -> None:
-    """List the methods, what they send, and their parameters."""
+    """List the methods, their papers and what they send."""
     from protofed.methods import describe, method_names
 
     rows = [describe(name) for name in method_names()]
-    _list(rows, ("name", "description", "paper", "link", "up", "down", "parameters"), as_json)
+    _list(rows, ("name", "description", "paper", "link", "up", "down"), as_json)
 
 
 @app.command("models")

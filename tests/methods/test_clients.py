@@ -277,7 +277,7 @@ def test_fedntd_distils_the_wrong_classes(seed: int, batch: int, classes: int, t
 
 
 def test_fedntd_ignores_the_true_class() -> None:
-    """methods.md 9.10."""
+    """So FedNTD adds nothing where local and global logits differ only in the true class."""
     y = torch.tensor([0, 2, 1, 3])
     received = normal(4, 4, seed=0)
     one_hot = nn.functional.one_hot(y, 4)
@@ -517,7 +517,7 @@ def test_engines_agree_at_the_edges(kind: type[Method], parts: list[Part], optio
     ],
 )
 def test_without_its_term_a_method_is_exactly_fedavg(method: Method, plain: Method) -> None:
-    """methods.md 9.12."""
+    """Nothing but the term tells them apart."""
     run, average = run_of(method, "sequential"), run_of(plain, "sequential")
     assert gap(own(run), own(average)) == 0
     assert gap(dict(run.broadcast.weights), dict(average.broadcast.weights)) == 0
@@ -551,7 +551,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(variant: str, engine: str, tmp_p
 
 @pytest.mark.parametrize("variant", ["moon", "moon projection", "fedper", "fedrep", "fedntd", "fedrcl"])
 def test_bytes_are_those_of_the_shared_weights(variant: str) -> None:
-    """methods.md 8: |w|, or |base| for FedPer and FedRep, both ways; in float64, plus names and the sample count."""
+    """|w|, or |base| for FedPer and FedRep, both ways; in float64, plus names and the sample count."""
     run = played(variant, "stacked")
     method, group = VARIANTS[variant], run.engine.groups[0]
     scalars = sum(value.numel() for name, value in group.module.state_dict().items() if method.shares(name))

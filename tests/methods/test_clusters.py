@@ -155,7 +155,7 @@ def test_a_class_without_prototypes_adds_nothing(kind: type[FedAvg]) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_loss_and_gradient_are_finite_at_every_angle(variant: str, dtype: torch.dtype) -> None:
-    """§9.6: cosines −1, 0 and 1; a zero feature and prototype, tiny and huge features."""
+    """Cosines −1, 0 and 1; a zero feature and prototype, tiny and huge features."""
     method, _ = VARIANTS[variant]
     known = torch.tensor([[[1.0, 0, 0]], [[-3, 0, 0]], [[0, 0, 0]], [[0, 0, 0]]], dtype=dtype)
     counts = torch.tensor([[2.0], [1], [4], [0]], dtype=dtype)  # a zero prototype; an empty class
@@ -175,7 +175,7 @@ def test_loss_and_gradient_are_finite_at_every_angle(variant: str, dtype: torch.
 @quick
 @given(seed=seeds, tau=st.sampled_from([0.02, 0.5, 1.0]))
 def test_fpl_with_one_cluster_a_class_contrasts_as_fedproc(seed: int, tau: float) -> None:
-    """§9.4, at α_t = 1, where FedProc is nothing but its contrast."""
+    """At α_t = 1, where FedProc is nothing but its contrast."""
     z, y = random_features(5, DIM, seed=seed), random_labels(5, classes=CLASSES, seed=seed).clamp(min=0)
     known = random_prototypes(CLASSES, 1, DIM, seed=seed, empty=0)
     ce = torch.tensor(9.0, dtype=torch.float64).log()
@@ -187,7 +187,7 @@ def test_fpl_with_one_cluster_a_class_contrasts_as_fedproc(seed: int, tau: float
 @quick
 @given(seed=seeds, slots=st.integers(1, 4), alpha=st.sampled_from([0.25, 0.5, 1.0]), tau=st.sampled_from([0.07, 0.5]))
 def test_fedplcc_with_equal_weights_contrasts_as_fedplvm(seed: int, slots: int, alpha: float, tau: float) -> None:
-    """§9.5: W uniform in each class and as many clusters in every class; and with weights of 1 in any case."""
+    """W uniform in each class and as many clusters in every class; and with weights of 1 in any case."""
     z, y = random_features(5, DIM, seed=seed), random_labels(5, classes=CLASSES, seed=seed).clamp(min=0)
     known = random_prototypes(CLASSES, slots, DIM, seed=seed, empty=0)
     equal = Prototypes(known.vectors, torch.tensor([3.0, 1, 8, 2]).double().view(-1, 1).expand(-1, slots))
@@ -212,7 +212,7 @@ def test_unequal_weights_and_numbers_of_clusters_do_matter() -> None:
 @quick
 @given(seed=seeds, weighted=st.booleans())
 def test_all_clusters_pull_with_phi_1(seed: int, weighted: bool) -> None:
-    """§9.5: the full weighted sum; W sums to 1 in each class, so it is bounded by 1."""
+    """The full weighted sum; W sums to 1 in each class, so it is bounded by 1."""
     z, y = random_features(5, DIM, seed=seed), random_labels(5, classes=CLASSES, seed=seed).clamp(min=0)
     known = random_prototypes(CLASSES, 4, DIM, seed=seed, empty=0)
     method = FedPLCC(lambda1=0.0, lambda2=1.0, phi=1.0, weighted=weighted)
@@ -523,7 +523,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["fpl", "fedplvm", "fedplcc", "fedproc"])
 def test_what_crosses_the_line(name: str) -> None:
-    """methods.md section 8: |w| and d numbers a prototype; each travels with its slot and its number of samples."""
+    """|w| and d numbers a prototype; each travels with its slot and its number of samples."""
     run, (_, received) = played(name, "stacked")
     model = sum(prod(value.shape[1:]) for value in run.engine.groups[0].own.values())
     (known,) = received.prototypes.values()

@@ -177,7 +177,7 @@ def literal(features: Tensor, labels: Tensor, pool: Prototypes, temperature: flo
 
 
 def test_the_printed_positives_lower_nearest_prototype_accuracy() -> None:
-    """methods.md D1: with P(y) = the other labels, features move to wrong classes."""
+    """With P(y) = the other labels, features move to wrong classes."""
     accuracy = {}
     for reading in ("ours", "printed"):
         x, y = separable(0)

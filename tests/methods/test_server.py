@@ -131,7 +131,7 @@ def test_a_pool_is_every_upload_side_by_side_and_is_asked_unpadded(name: str) ->
 
 
 def test_padding_does_not_move_the_mean_of_a_class() -> None:
-    """methods.md 9.2, where no client is complete: every slot is the mean of what was uploaded."""
+    """Where no client is complete, every slot is the mean of what was uploaded."""
     local = random_prototypes(3, 4, 2, 3, seed=2, empty=0)
     counts = local.counts.clone()
     counts[..., 1] = 0

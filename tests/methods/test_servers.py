@@ -168,7 +168,7 @@ HELD, FEATURES, CLASSES = [2, 3, 1], 6, 6
 
 @pytest.mark.parametrize("method", OURS)
 def test_bytes_are_those_of_the_papers(method: str) -> None:
-    """methods.md section 8; classes that a client does not hold are not sent."""
+    """Classes that a client does not hold are not sent."""
     run = play(method, clients=federation(PARTS, test=30), rounds=2, model=Plain, participation=1.0)
     w = parameter_count(run.engine.groups[0].module)  # FedNH's W is no parameter
     up, down = {
