@@ -82,7 +82,7 @@ class Run:
         began = time.perf_counter()
         clients = len(self.federation.clients)
         who = participants(self.experiment, clients, len(self.history))
-        clock = Clock(len(self.history), self.experiment.rounds, tuple(who), clients)
+        clock = Clock(len(self.history), self.experiment.rounds, tuple(who), clients, self.experiment.seed)
         sent = self.broadcast
         uploads, loss = self.engine.round(who, sent, clock)
         self.broadcast = self.method.aggregate(uploads, sent, clock)

@@ -84,9 +84,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "fednh rho": ("fednh", {"rho": 0.5}, "fednh"),
     "fednh samples": ("fednh", {"averaging": "samples"}, "fednh"),
     "fedcda": ("fedcda", {}, ""),
-    "fedcda both": ("fedcda", {"smoothness": 10.0}, "fedcda"),  # here, with weights that small, the loss alone decides
+    "fedcda both": ("fedcda", {"smoothness": 20.0}, "fedcda"),  # here, with weights that small, the loss alone decides
     "fedcda variance": ("fedcda", {"smoothness": 100.0}, "fedcda both"),
-    "fedcda one group": ("fedcda", {"smoothness": 10.0, "groups": 1}, "fedcda both"),
+    "fedcda one group": ("fedcda", {"smoothness": 20.0, "groups": 1}, "fedcda both"),
     "fedcda two kept": ("fedcda", {"smoothness": 100.0, "k": 2}, "fedcda variance"),
     "fedcda warm-up": ("fedcda", {"warmup": 2}, "fedcda"),
 }
@@ -233,7 +233,7 @@ def test_fesem_is_the_loop(clients: int, clusters: int, seed: int, averaging: bo
         samples = torch.randint(1, 50, (len(who),), generator=rng).tolist()
         importance = [float(n) for n in samples] if averaging else [1.0] * len(who)
         if not number:
-            expected.seed(rows(stacked), key("fesem", 0))
+            expected.seed(rows(stacked), key(0, "fesem", 0))
         for _ in range(1 if number else FIRST_STEPS):
             expected.step(who, rows(stacked), importance)
         before = {name: value.clone() for name, value in sent.kept.items()}
@@ -256,7 +256,7 @@ def test_the_first_clustering_takes_several_steps() -> None:
     stacked, who = models(30, 0), list(range(30))
     result = build_method("fesem", {}).aggregate(upload(stacked, [1] * 30), Broadcast(), Clock(0, 1, tuple(who), 30))
     expected, members = slow.FeSEM(3), []
-    expected.seed(rows(stacked), key("fesem", 0))
+    expected.seed(rows(stacked), key(0, "fesem", 0))
     for _ in range(FIRST_STEPS):
         expected.step(who, rows(stacked), [1.0] * 30)
         members.append([expected.member[client] for client in who])
@@ -489,7 +489,7 @@ def test_fedcda_is_the_loop(clients: int, k: int, groups: int, seed: int, smooth
         samples = torch.randint(1, 50, (len(who),), generator=rng).tolist()
         expected.add(who, rows(stacked), loss.tolist())
         mean = weighted_mean(rows(stacked), samples)
-        order = torch.randperm(len(who), generator=generator("fedcda", number)).tolist()
+        order = torch.randperm(len(who), generator=generator(0, "fedcda", number)).tolist()
         if number:
             size, more = divmod(len(who), groups)
             ends = [size * (g + 1) + min(g + 1, more) for g in range(groups)]

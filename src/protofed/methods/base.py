@@ -31,12 +31,13 @@ class Batch(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """The number of a round, from 0, how many there are, and who takes part, out of how many clients."""
+    """The number of a round, from 0, how many there are, who takes part out of how many clients, and the run's seed."""
 
     round: int
     rounds: int
     who: tuple[int, ...] = ()
     clients: int = 0
+    seed: int = 0
 
 
 class Turn(NamedTuple):

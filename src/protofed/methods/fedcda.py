@@ -56,7 +56,8 @@ class FedCDA(FedAvg):
         average = super().aggregate(uploads, previous, clock).weights
         loss = uploads.numbers["loss"]
         who = torch.tensor(clock.who, device=loss.device)
-        groups = torch.randperm(len(who), generator=generator("fedcda", clock.round)).tensor_split(self.groups)
+        draws = generator(clock.seed, "fedcda", clock.round)
+        groups = torch.randperm(len(who), generator=draws).tensor_split(self.groups)
         combinations = self.k ** max(len(group) for group in groups)
         if combinations > COMBINATIONS:
             why = f"with k={self.k} and {len(who)} participants a group has {combinations:,} combinations of models"

@@ -47,7 +47,7 @@ class FeSEM(FedAvg):
 
         first = not previous.kept
         if first:
-            centres = seeds(uploads.weights, self.clusters, key("fesem", clock.round))
+            centres = seeds(uploads.weights, self.clusters, key(clock.seed, "fesem", clock.round))
             assignment = torch.full((clock.clients,), -1, device=samples.device)
         else:
             centres = {name: previous.kept[f"centres/{name}"] for name in uploads.weights}
