@@ -22,7 +22,8 @@ from torch.nn.functional import cross_entropy, max_pool2d, mse_loss
 
 from protofed.data import Client, Federation, Samples
 from protofed.engines import ENGINES
-from protofed.engines.base import Engine, group_clients
+from protofed.engines.base import Engine
+from protofed.engines.group import group_clients
 from protofed.experiment import Experiment
 from protofed.methods import build_method
 from protofed.methods.base import Clock

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from protofed.data.samples import Samples
-from protofed.engines.base import Engine, Group, State
+from protofed.engines.base import Engine
+from protofed.engines.group import Group, State
 from protofed.messages import Broadcast
 from protofed.methods.base import Method
 from protofed.prototypes import Prototypes, class_means, nearest_class

@@ -15,7 +15,7 @@ import torch
 
 from protofed.data import Federation, Split, federate, join, load
 from protofed.engines import choose_engine
-from protofed.engines.base import Group, group_clients
+from protofed.engines.group import Group, group_clients
 from protofed.errors import UserError
 from protofed.evaluation import Evaluator
 from protofed.experiment import Experiment

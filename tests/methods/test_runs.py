@@ -11,7 +11,7 @@ import torch
 from torch.testing import assert_close
 
 from engines.nets import UNEQUAL, Noisy, Norm, federation, gap, own, play
-from protofed.engines.base import Personal, Turns
+from protofed.engines.group import Personal, Turns
 from protofed.methods import METHODS
 from protofed.methods.base import Clock
 from protofed.results.folder import RunFolder

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from protofed.engines.base import Engine, Group
+from protofed.engines.base import Engine
+from protofed.engines.group import Group
 from protofed.engines.sequential import Sequential
 from protofed.engines.stacked import Stacked
 

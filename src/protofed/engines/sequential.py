@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from protofed.engines.base import Engine, Group, State, Turns
+from protofed.engines.base import Engine
+from protofed.engines.group import Group, State, Turns
 from protofed.messages import Broadcast
 from protofed.methods.base import Batch, Clock, PublicExchange, Trained, Turn
 from protofed.models.layers import step

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from protofed.engines.base import Engine, Group, Personal, Schedule, State, Turns
+from protofed.engines.base import Engine, Schedule
+from protofed.engines.group import Group, Personal, State, Turns
 from protofed.messages import Broadcast
 from protofed.methods.base import Batch, Clock, Phase, PublicExchange, Trained
 from protofed.models.layers import step

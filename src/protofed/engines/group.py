@@ -1,0 +1,133 @@
+"""Clients of one architecture side by side, and what they bring into a round."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from protofed.data.federation import Client, Federation
+from protofed.experiment import Experiment
+from protofed.messages import Broadcast
+from protofed.methods.base import Clock, Method, Turn
+from protofed.models import ModelSpec, build
+from protofed.prototypes import Prototypes
+from protofed.randomness import key
+
+State = Mapping[str, Tensor]
+
+
+class Personal(NamedTuple):
+    """What differs between the clients of a group in a round; every tensor has a leading client axis."""
+
+    previous: dict[str, Tensor]
+    prepared: dict[str, Tensor]
+    taken: Tensor
+    weights: dict[str, Tensor]  # what was received, if not the same for all
+    prototypes: dict[str, Prototypes]
+
+    def rows(self, index: int | slice | Tensor) -> Personal:
+        """Of some clients."""
+        sets = {name: found.take(index) for name, found in self.prototypes.items()}
+        previous, prepared, weights = (
+            {name: value[index] for name, value in part.items()}
+            for part in (self.previous, self.prepared, self.weights)
+        )
+        return Personal(previous, prepared, self.taken[index], weights, sets)
+
+
+class Turns(NamedTuple):
+    """The turns of some clients of a group."""
+
+    clock: Clock
+    shared: Broadcast | None  # what was received, if the same for all
+    personal: Personal
+
+    def turn(self, personal: Personal) -> Turn:
+        """One client's turn."""
+        received = self.shared or Broadcast(personal.weights, personal.prototypes)
+        return Turn(received, self.clock, personal.previous, personal.prepared, personal.taken)
+
+
+class Group:
+    """Clients that share an architecture and an input shape, side by side on the device."""
+
+    def __init__(
+        self,
+        members: Sequence[int],
+        clients: Sequence[Client],
+        module: nn.Module,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.members = tuple(members)
+        self.module = module.to(device=device, dtype=dtype)
+        self.clients = tuple(clients)
+        self.device, self.dtype = device, dtype
+        self.sizes = [len(client.train) for client in clients]
+        self.starts = torch.tensor([0, *self.sizes], device=device).cumsum(0)[:-1]
+        self.images = torch.cat([client.train.images for client in clients]).to(device)
+        self.labels = torch.cat([client.train.labels for client in clients]).to(device)
+        self.test = clients[0].pool
+        self._mean = torch.tensor(clients[0].mean, device=device, dtype=dtype).view(-1, 1, 1)
+        self._std = torch.tensor(clients[0].std, device=device, dtype=dtype).view(-1, 1, 1)
+        initial = dict(self.module.state_dict())
+        self.own = {name: value.expand(len(clients), *value.shape).clone() for name, value in initial.items()}
+        """Each client's own model as it was last trained, with a leading client axis."""
+        self.taken = torch.zeros(len(clients), dtype=torch.int64, device=device)
+        """How many turns each client has had."""
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """What the model sees of uint8 images."""
+        return (images.to(self.device, self.dtype) / 255 - self._mean) / self._std
+
+    def start(self, rows: Sequence[int], turns: Turns) -> dict[str, Tensor]:
+        """The weights a turn starts from: the client's own, with what was received in their place."""
+        own = {name: value[list(rows)] for name, value in self.own.items()}
+        shared = turns.shared.weights if turns.shared is not None else {}
+        same = {name: value.expand(len(rows), *value.shape).clone() for name, value in shared.items()}
+        return own | same | {name: value.clone() for name, value in turns.personal.weights.items()}
+
+    def keep(self, rows: Sequence[int], weights: State) -> None:
+        """Remember what clients have just trained."""
+        for name, value in weights.items():
+            self.own[name][list(rows)] = value
+        self.taken[list(rows)] += 1
+
+
+def group_clients(
+    experiment: Experiment,
+    method: Method,
+    federation: Federation,
+    models: Sequence[ModelSpec],
+    device: torch.device,
+) -> list[Group]:
+    """Clients grouped by architecture, input and test pool; models are dealt to clients in contiguous blocks."""
+    total = len(federation.clients)
+    alike: dict[Hashable, list[int]] = {}
+    for index, client in enumerate(federation.clients):
+        spec = models[index * len(models) // total]
+        kind = (spec, client.train.images.shape[1:], client.mean, client.std, id(client.pool))
+        alike.setdefault(kind, []).append(index)
+    dtype = torch.float64 if experiment.precision == "float64" else torch.float32
+    groups = []
+    for members in alike.values():
+        clients = [federation.clients[index] for index in members]
+        channels, height, width = clients[0].train.images.shape[1:]
+        spec = models[members[0] * len(models) // total]
+        classes, draws = len(federation.classes), key(experiment.seed, "weights")
+        module = build(spec, (channels, height, width), classes, draws, method.extend)
+        groups.append(Group(members, clients, module, device, dtype))
+    return groups
+
+
+def fit(images: Tensor, shape: Sequence[int]) -> Tensor:
+    """Images [n, c, h, w] in a model's input shape: resized, and grey or with as many channels as asked for."""
+    found = images.to(torch.float32)
+    if found.shape[1] != shape[0]:
+        found = found.mean(1, keepdim=True).expand(-1, shape[0], -1, -1)
+    if found.shape[2:] == tuple(shape[1:]):
+        return found
+    return nn.functional.interpolate(found, size=tuple(shape[1:]), mode="bilinear", antialias=True)
