@@ -62,8 +62,16 @@ class Experiment:
     engine: Literal["auto", "sequential", "stacked"] = _option(
         "auto", "How clients are trained; all give the same results."
     )
+    width: int | None = _option(
+        None, "Clients in one batched step (stacked); unless given, what is fastest is measured."
+    )
     device: str = _option("auto", "cpu, cuda or cuda:N; auto takes a GPU if there is one.")
-    precision: Literal["float32", "float64"] = _option("float32", "Floating-point type of weights and features.")
+    threads: int | None = _option(None, "CPU threads; unless given, all cores, shared by the runs of a comparison.")
+    precision: Literal["float32", "float64", "tf32", "bf16"] = _option(
+        "float32", "Arithmetic of the models; tf32 and bf16 keep weights and statistics in float32."
+    )
+    deterministic: bool = _option(False, "Only operations that repeat bit by bit on a GPU; slower.")
+    eval_every: int = _option(1, "Rounds between evaluations; the last round is always evaluated.")
     time_budget: float | None = _option(None, "Stop after the round in which so many seconds have passed.")
     checkpoint_every: int = _option(1, "Rounds between checkpoints.")
 
@@ -73,7 +81,17 @@ class Experiment:
             object.__setattr__(self, item.name, checked)
         for name in self.params:
             check_type("--params", name, str)
-        for name in ("clients", "rounds", "epochs", "batch_size", "checkpoint_every", "min_size", "ways", "shots"):
+        for name in (
+            "clients",
+            "rounds",
+            "epochs",
+            "batch_size",
+            "checkpoint_every",
+            "eval_every",
+            "min_size",
+            "ways",
+            "shots",
+        ):
             self._require(name, getattr(self, name) >= 1, "it must be 1 or more")
         for name in ("lr", "lr_decay", "alpha"):
             self._require(name, getattr(self, name) > 0, "it must be above 0")
@@ -82,6 +100,8 @@ class Experiment:
         self._require("participation", 0 < self.participation <= 1, "it must be above 0 and at most 1")
         self._require("val_fraction", 0 <= self.val_fraction < 1, "it must be at least 0 and below 1")
         self._require("long_tail", self.long_tail is None or self.long_tail >= 1, "it must be 1 or more")
+        for name in ("width", "threads"):
+            self._require(name, getattr(self, name) is None or getattr(self, name) >= 1, "it must be 1 or more")
         self._require("time_budget", self.time_budget is None or self.time_budget > 0, "it must be above 0 seconds")
 
     def _require(self, name: str, holds: bool, allowed: str) -> None:
