@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find src -name '*.py' -o -name 'py.typed') pyproject.toml README.md LICENSE
 
-.PHONY: demo test lint types unit wheel clean
+.PHONY: demo test lint types unit wheel bench clean
 
 demo: .venv/.installed
 	$(BIN)/protofed compare --method local,fedavg,fedproto,sp-fedcl,mp-fedcl --dataset digits --split dirichlet \
@@ -41,6 +41,10 @@ build/wheel-env/.installed: .venv/.tests-installed $(SOURCES)
 .venv/.tests-installed: .venv/.installed
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[test]'
 	touch $@
+
+# How fast it is here (docs/performance.md); make bench DATA=folder takes MNIST from there.
+bench: .venv/.installed
+	$(BIN)/python -m benchmarks $(if $(DATA),--data-dir $(DATA))
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from protofed.comparison import Comparison, Row, Spread, plan
+from protofed import comparison, workers
+from protofed.comparison import Comparison, Row, Spread, plan, share_cores
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 
@@ -62,3 +63,18 @@ def test_planning_leaves_the_experiment_as_it_was() -> None:
     experiment = Experiment(params={"k": 3})
     plan(["local", "mp-fedcl"], 2, experiment)
     assert experiment == replace(Experiment(), params={"k": 3})
+
+
+@pytest.mark.parametrize(
+    ("given", "runs", "jobs", "threads"),
+    [(None, 12, None, 1), (None, 3, None, 2), (None, 1, None, 8), (None, 12, 1, 8), (None, 12, 20, 1), (5, 12, 2, 5)],
+)
+def test_runs_at_the_same_time_share_the_cores(
+    monkeypatch: pytest.MonkeyPatch, given: int | None, runs: int, jobs: int | None, threads: int
+) -> None:
+    for room in (comparison, workers):
+        monkeypatch.setattr(room, "cores", lambda: 8)
+    experiment = Experiment(device="cpu", threads=given)
+    shared = share_cores(experiment, runs, jobs)
+    assert shared == replace(experiment, threads=threads)
+    assert share_cores(shared, runs, jobs) == shared

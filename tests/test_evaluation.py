@@ -56,9 +56,8 @@ def slow_scores(run: Run, model: str) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     shared = run.method.references(run.broadcast)
     for k, client in enumerate(run.federation.clients):
-        state = (
-            {n: v[k] for n, v in run.engine.groups[0].own.items()} if model == "own" else dict(run.broadcast.weights)
-        )
+        mine = run.engine.groups[0].own.take([k])
+        state = {n: v[0] for n, v in mine.items()} if model == "own" else dict(run.broadcast.weights)
         net = build(Norm, (1, 8, 8), CLASSES, 0).double()
         net.load_state_dict(state)
         net.eval()
@@ -160,17 +159,18 @@ def test_without_domains_or_validation_nothing_is_asked_about_them() -> None:
 
 def test_who_sat_out_keeps_the_last_trained_model() -> None:
     run = play("fedavg", rounds=1, participation=0.4)
-    kept = {name: value.clone() for name, value in run.engine.groups[0].own.items()}
+    own = run.engine.groups[0].own
+    kept = own.take(range(5))
     before = run.history[-1]["per_client"]["own/all/head"]
     line = run.play_round()
     idle = sorted(set(range(5)) - set(line["participants"]))
     once = [k for k in run.history[0]["participants"] if k in idle]
     assert once  # trained in the first round, sat out the second
     for k in idle:
-        assert all(torch.equal(run.engine.groups[0].own[name][k], kept[name][k]) for name in kept)
+        assert all(torch.equal(value[0], kept[name][k]) for name, value in own.take([k]).items())
         assert line["per_client"]["own/all/head"][k] == before[k]
     for k in line["participants"]:
-        assert any(not torch.equal(run.engine.groups[0].own[name][k], kept[name][k]) for name in kept)
+        assert any(not torch.equal(value[0], kept[name][k]) for name, value in own.take([k]).items())
 
 
 def test_a_client_whose_classes_nobody_sent_scores_nothing_among_them() -> None:

@@ -63,14 +63,18 @@ def compare(
     methods: Sequence[str],
     seeds: int = comparison.SEEDS,
     *,
+    jobs: int | None = None,
     out: str | Path | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Comparison:
-    """Run several methods with several seeds on the same data; `options` are the fields of `Experiment`."""
-    experiment = Experiment.from_mapping(options)
+    """Run several methods with several seeds on the same data; `options` are the fields of `Experiment`.
+
+    `jobs` runs go on at a time, in processes of their own; unless given, what uses all cores or fits on the GPU.
+    """
+    experiment = comparison.share_cores(Experiment.from_mapping(options), len(methods) * seeds, jobs)
     runs = comparison.plan(methods, seeds, experiment)
     for first in runs[::seeds]:
         Run(first)  # wrong input must not leave a folder behind
-    folder = None if out is None else comparison.create_folder(Path(out), methods, seeds, experiment)
-    return comparison.compare(runs, folder, progress or Progress())
+    folder = None if out is None else comparison.create_folder(Path(out), methods, seeds, jobs, experiment)
+    return comparison.compare(runs, folder, progress or Progress(), jobs)

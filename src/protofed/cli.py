@@ -54,6 +54,15 @@ Methods = Annotated[
 Seeds = Annotated[
     str | None, typer.Option("--seeds", metavar="INT", help="How many seeds, from --seed on. [default: 3]")
 ]
+Jobs = Annotated[
+    str | None,
+    typer.Option(
+        "--jobs",
+        metavar="INT",
+        help="Runs at a time, each in a process of its own; 1 is one after the other. "
+        "[default: one a core, or up to 4 on a GPU]",
+    ),
+]
 
 
 def _experiment_flags(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -160,6 +169,7 @@ def compare_command(
     flags: Mapping[str, Any],
     method: Methods = None,
     seeds: Seeds = None,
+    jobs: Jobs = None,
     set_: Set = None,
     config: Config = None,
     out: Out = None,
@@ -172,16 +182,19 @@ def compare_command(
     from protofed.results.progress import progress
     from protofed.runner import Run
 
-    names, number, base = comparison.read_config(config) if config else ([], comparison.SEEDS, {})
+    names, number, processes, base = comparison.read_config(config) if config else ([], comparison.SEEDS, None, {})
     names = [name for text in method for name in text.split(",")] if method else names
     number = number if seeds is None else check_type("--seeds", _value(seeds, int), int)
-    experiment = _experiment(base, flags, set_)
+    processes = processes if jobs is None else check_type("--jobs", _value(jobs, int), int)
+    experiment = comparison.share_cores(_experiment(base, flags, set_), len(names) * number, processes)
     runs = comparison.plan(names, number, experiment)
     _refuse_existing(out)
     for first in runs[::number]:
         Run(first)  # wrong input must not leave a folder behind
-    folder = comparison.create_folder(out or fresh_path(f"compare-{experiment.dataset}"), names, number, experiment)
-    _finish(lambda: comparison.compare(runs, folder, shown), shown := progress(quiet, len(runs)), folder, as_json)
+    path = out or fresh_path(f"compare-{experiment.dataset}")
+    folder = comparison.create_folder(path, names, number, processes, experiment)
+    shown = progress(quiet, len(runs))
+    _finish(lambda: comparison.compare(runs, folder, shown, processes), shown, folder, as_json)
 
 
 @app.command("resume")
@@ -198,9 +211,10 @@ def resume_command(
     from protofed.runner import Run
 
     if (folder / "compare.yaml").is_file():
-        names, number, base = comparison.read_config(folder / "compare.yaml")
+        names, number, jobs, base = comparison.read_config(folder / "compare.yaml")
         runs = comparison.plan(names, number, Experiment.from_mapping(base))
-        _finish(lambda: comparison.compare(runs, folder, shown), shown := progress(quiet, len(runs)), folder, as_json)
+        shown = progress(quiet, len(runs))
+        _finish(lambda: comparison.compare(runs, folder, shown, jobs), shown, folder, as_json)
         return
     opened = RunFolder.open(folder)
     if opened.result.exists():
@@ -290,15 +304,16 @@ def _refuse_existing(out: Path | None) -> None:
 
 
 def _finish(play: Callable[[], Result | Comparison], shown: Any, folder: Path, as_json: bool) -> None:
-    """Play, then show; Ctrl-C says how to go on."""
+    """Play, then show; Ctrl-C, or the end of a worker process, says how to go on."""
     from protofed.runner import Interrupted
+    from protofed.workers import WorkerDied
 
     try:
         outcome = play()
-    except (Interrupted, KeyboardInterrupt) as stop:
+    except (Interrupted, KeyboardInterrupt, WorkerDied) as stop:
         shown.end()
         print(f"{str(stop) or 'stopped'}; continue with: protofed resume {folder}", file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise typer.Exit(1 if isinstance(stop, WorkerDied) else 130) from None
     finally:
         shown.end()
     _show(outcome, folder, as_json)

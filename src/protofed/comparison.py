@@ -17,10 +17,10 @@ import yaml
 from protofed.errors import UserError, unknown
 from protofed.experiment import Experiment, check_type, read_yaml
 from protofed.methods import build_method, method_class, parameters
-from protofed.results.folder import RunFolder, make_folder, write_atomically
+from protofed.results.folder import make_folder, write_atomically
 from protofed.results.progress import Progress
 from protofed.results.result import Result
-from protofed.runner import Run
+from protofed.workers import at_once, cores, play_all
 
 SEEDS = 3
 """How many seeds a comparison has unless told otherwise: what a spread needs at least."""
@@ -100,6 +100,17 @@ class Comparison:
         return text.getvalue()
 
 
+def share_cores(experiment: Experiment, runs: int, jobs: int | None) -> Experiment:
+    """The experiment with its CPU threads: those of one run when so many go on at a time.
+
+    Threads touch the last bits of a result, so they are part of the plan, whichever process then plays a run.
+    """
+    if jobs is not None and jobs < 1:
+        raise UserError("--jobs", jobs, "it must be 1 or more")
+    threads = experiment.threads or max(1, cores() // at_once(jobs, experiment, runs))
+    return dataclasses.replace(experiment, threads=threads)
+
+
 def plan(methods: Sequence[str], seeds: int, experiment: Experiment) -> list[Experiment]:
     """The runs of a comparison; a parameter goes to every method that has it, and some method must."""
     if not methods:
@@ -125,12 +136,9 @@ def plan(methods: Sequence[str], seeds: int, experiment: Experiment) -> list[Exp
     return runs
 
 
-def compare(runs: Sequence[Experiment], folder: Path | None, progress: Progress) -> Comparison:
-    """Play every run, one after the other; those that a folder already holds are taken from it or continued."""
-    results = []
-    for experiment in runs:
-        results.append(_play(experiment, folder, progress))
-        progress.finish(results[-1])
+def compare(runs: Sequence[Experiment], folder: Path | None, progress: Progress, jobs: int | None = None) -> Comparison:
+    """Play every run, several at once; those that a folder already holds are taken from it or continued."""
+    results = play_all(runs, folder, progress, jobs)
     comparison = Comparison(results, _rows(results), None if folder is None else str(folder))
     if folder is not None:
         write_atomically(folder / "compare.json", comparison.to_json())
@@ -138,33 +146,21 @@ def compare(runs: Sequence[Experiment], folder: Path | None, progress: Progress)
     return comparison
 
 
-def create_folder(path: Path, methods: Sequence[str], seeds: int, experiment: Experiment) -> Path:
+def create_folder(path: Path, methods: Sequence[str], seeds: int, jobs: int | None, experiment: Experiment) -> Path:
     """A new folder for a comparison, with what is needed to run or resume it."""
     values = dataclasses.asdict(experiment)
     del values["method"]
-    config = {"methods": list(methods), "seeds": seeds, **values}
+    config = {"methods": list(methods), "seeds": seeds, "jobs": jobs, **values}
     return make_folder(path, "compare.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
 
 
-def read_config(path: Path) -> tuple[list[str], int, Mapping[str, Any]]:
-    """Methods, seeds and the common experiment of a comparison's YAML file."""
+def read_config(path: Path) -> tuple[list[str], int, int | None, Mapping[str, Any]]:
+    """Methods, seeds, jobs and the common experiment of a comparison's YAML file."""
     values = read_yaml(path)
-    methods, seeds = check_type("methods", values.pop("methods", []), list), values.pop("seeds", SEEDS)
-    return [str(name) for name in methods], check_type("seeds", seeds, int), values
-
-
-def _play(experiment: Experiment, folder: Path | None, progress: Progress) -> Result:
-    if folder is None:
-        return Run(experiment).play(None, progress)
-    path = folder / f"{method_class(experiment.method).name}-seed{experiment.seed}"
-    if (path / "result.json").exists():
-        return Result.read(path)
-    run = Run(experiment)
-    if path.exists():
-        opened = RunFolder.open(path)
-        run.restore(opened)
-        return run.play(opened, progress)
-    return run.play(RunFolder.create(path, run.experiment), progress)
+    methods = check_type("methods", values.pop("methods", []), list)
+    seeds = check_type("seeds", values.pop("seeds", SEEDS), int)
+    jobs = check_type("jobs", values.pop("jobs", None), int | None)
+    return [str(name) for name in methods], seeds, jobs, values
 
 
 def _rows(results: Sequence[Result]) -> list[Row]:

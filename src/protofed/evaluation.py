@@ -7,21 +7,26 @@ client's label distribution), `all` (every class), `domain` (its domain), `val` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from protofed.data.samples import Samples
+from protofed.data.federation import Federation
 from protofed.engines.base import Engine
 from protofed.engines.group import Group, State
 from protofed.messages import Broadcast
 from protofed.methods.base import Method
 from protofed.prototypes import Prototypes, class_means, nearest_class
 
+Scores = tuple[Sequence[int], Tensor]
+"""Clients and their accuracies, still on the device."""
+
 CHUNK = 10_000  # models × images in one forward pass
+MODELS = 100  # clients whose models are on the device at once, or fewer if those are large:
+MODEL_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -40,10 +45,37 @@ class Evaluation:
 
 
 class View(NamedTuple):
-    """What belongs to each client of a group: images of the test pool [clients, images], and classes [clients, C]."""
+    """What belongs to some clients: images of the test pool, [clients, images], and classes, [clients, C]."""
 
     tests: dict[str, Tensor]
     classes: Tensor
+
+
+class Pool:
+    """The test images of a group, on its device, and which of them are whose."""
+
+    def __init__(self, group: Group, federation: Federation, by_domain: bool) -> None:
+        device, clients = group.device, group.clients
+        self.images, self.labels = group.test.images.to(device), group.test.labels.to(device)
+        sizes = torch.tensor([len(client.own) for client in clients])
+        self._ends = [0, *sizes.cumsum(0).tolist()]
+        self._owner = torch.arange(len(clients)).repeat_interleave(sizes).to(device)
+        self._own = torch.cat([client.own for client in clients]).to(device)
+        self._classes = torch.stack([client.counts(len(federation.classes)) > 0 for client in clients]).to(device)
+        of_domain = group.test.domains == torch.arange(len(federation.domains)).view(-1, 1)
+        self.domain_sizes = of_domain.sum(1)
+        self.of_domain = of_domain.to(device)  # [domains, images]
+        self._home = torch.tensor([client.domain for client in clients], device=device) if by_domain else None
+
+    def view(self, rows: range) -> View:
+        """Of some clients, computed when it is needed: for all of them it would be large."""
+        mine, some = slice(self._ends[rows.start], self._ends[rows.stop]), slice(rows.start, rows.stop)
+        own = torch.zeros(len(rows), len(self.labels), dtype=torch.bool, device=self.labels.device)
+        own[self._owner[mine] - rows.start, self._own[mine]] = True
+        tests = {"own": own, "all": torch.ones_like(own)}
+        if self._home is not None:
+            tests["domain"] = self.of_domain[self._home[some]]
+        return View(tests, self._classes[some])
 
 
 class Evaluator:
@@ -58,99 +90,118 @@ class Evaluator:
             client.domain is not None and bool((client.pool.domains == client.domain).any()) for client in clients
         )
         self.validates = all(client.validation is not None for client in clients)
-        self.views = [self._view(group) for group in engine.groups]
-
-    def _view(self, group: Group) -> View:
-        shape = len(group.clients), len(group.test)
-        own = torch.zeros(shape, dtype=torch.bool)
-        for row, client in enumerate(group.clients):
-            own[row, client.own] = True
-        tests = {"own": own, "all": torch.ones(shape, dtype=torch.bool)}
-        if self.by_domain:
-            domains = torch.tensor([client.domain for client in group.clients])
-            tests["domain"] = group.test.domains == domains.view(-1, 1)
-        classes = torch.stack([client.counts(self.classes) > 0 for client in group.clients])
-        return View({name: mask.to(group.device) for name, mask in tests.items()}, classes.to(group.device))
+        self.pools = [Pool(group, self.federation, self.by_domain) for group in engine.groups]
 
     @torch.no_grad()
     def __call__(self, broadcast: Broadcast) -> Evaluation:
         """Every client's accuracies with its own model and with the averaged one."""
         references = self.engine.method.references(broadcast)
-        found: dict[str, dict[int, float]] = {}
-        by_domain: dict[str, list[tuple[Tensor, Tensor]]] = {}
-        for group, view in zip(self.engine.groups, self.views, strict=True):
-            for model, states in _models(self.engine.method, group, broadcast).items():
-                prototypes = references
-                if references is None and model == "own":
-                    embedded = self.engine.embed(group, range(len(group.members)), states)
-                    prototypes = class_means(*embedded, self.classes)
-                for rule, hits in self._hits(group, states, prototypes, view.classes, group.test).items():
-                    for test in ["own"] if rule == "nearest-own" else view.tests:
-                        scores = 100 * (hits & view.tests[test]).sum(1).double() / view.tests[test].sum(1)
-                        scored = zip(group.members, scores.tolist(), strict=True)
-                        found.setdefault(f"{model}/{test}/{rule}", {}).update(scored)
-                    if model == "global" and self.by_domain and rule != "nearest-own" and len(hits) == 1:
-                        by_domain.setdefault(f"global/domain/{rule}", []).append((group.test.domains, hits[0].cpu()))
-                if self.validates:
-                    self._validate(group, view, model, states, prototypes, found)
-        per_client = {name: [scores[member] for member in sorted(scores)] for name, scores in found.items()}
-        diagnostic = [name for name in per_client if references is None and "/nearest" in name]
-        per_domain = {name: self._per_domain(parts) for name, parts in by_domain.items()}
-        return Evaluation(per_client, per_domain, diagnostic)
+        found: dict[str, list[Scores]] = {}
+        by_domain: dict[str, list[tuple[Tensor, Pool]]] = {}
+        for group, pool in zip(self.engine.groups, self.pools, strict=True):
+            sent = _sent(self.engine.method, group, broadcast)
+            for rows in _parts(group):
+                view, members = pool.view(rows), group.members[rows.start : rows.stop]
+                for model, states in _models(group, rows, sent).items():
+                    prototypes = references
+                    if references is None and model == "own":
+                        prototypes = class_means(*self.engine.embed(group, rows, states), self.classes)
+                    asked = self._hits(group, states, prototypes, view.classes, pool.images, pool.labels)
+                    for rule, hits in asked.items():
+                        for test in ["own"] if rule == "nearest-own" else view.tests:
+                            scores = 100 * (hits & view.tests[test]).sum(1).double() / view.tests[test].sum(1)
+                            found.setdefault(f"{model}/{test}/{rule}", []).append((members, scores))
+                        first = rows.start == 0 and model == "global" and len(sent) == 1 and rule != "nearest-own"
+                        if first and self.by_domain:
+                            right = (hits & pool.of_domain).sum(1)
+                            by_domain.setdefault(f"global/domain/{rule}", []).append((right, pool))
+                    if self.validates:
+                        for rule, scores in self._validate(group, view, rows, states, prototypes).items():
+                            found.setdefault(f"{model}/val/{rule}", []).append((members, scores))
+        return self._evaluation(found, by_domain, diagnostic=references is None)
+
+    def _evaluation(
+        self,
+        found: dict[str, list[Scores]],
+        by_domain: dict[str, list[tuple[Tensor, Pool]]],
+        diagnostic: bool,
+    ) -> Evaluation:
+        """Everything in one transfer from the device."""
+        scores = [scores for parts in found.values() for _, scores in parts]
+        right = [torch.stack([right for right, _ in parts]).sum(0).double() for parts in by_domain.values()]
+        numbers = iter(torch.cat([*scores, *right]).tolist())
+        per_client = {}
+        for name, parts in found.items():
+            by_member = sorted((member, next(numbers)) for members, _ in parts for member in members)
+            per_client[name] = [score for _, score in by_member]
+        per_domain = {}
+        for name, pools in by_domain.items():
+            sizes = torch.stack([pool.domain_sizes for _, pool in pools]).sum(0).tolist()
+            hits = [next(numbers) for _ in sizes]
+            of_domains = zip(self.federation.domains, hits, sizes, strict=True)
+            per_domain[name] = {domain: 100 * (number / size) for domain, number, size in of_domains if size}
+        marked = [name for name in per_client if diagnostic and "/nearest" in name]
+        return Evaluation(per_client, per_domain, marked)
 
     def _hits(
-        self, group: Group, states: State, prototypes: Prototypes | None, own_classes: Tensor, samples: Samples
+        self,
+        group: Group,
+        states: State,
+        prototypes: Prototypes | None,
+        own_classes: Tensor,
+        images: Tensor,
+        labels: Tensor,
     ) -> dict[str, Tensor]:
-        """Which samples are classified correctly by each rule: [models, samples]."""
-        labels = samples.labels.to(group.device)
+        """Which images are classified correctly by each rule: [models, images]."""
         models = len(next(iter(states.values())))
+        step = max(1, CHUNK // (models if prototypes is None else len(own_classes)))
         chunks: dict[str, list[Tensor]] = {}
-        for rows in torch.split(torch.arange(len(samples)), max(1, CHUNK // models)):
-            features, logits = self.engine.forward(group, states, group.pixels(samples.images[rows]))
+        for x, y in zip(torch.split(images, step), torch.split(labels, step), strict=True):
+            features, logits = self.engine.forward(group, states, group.pixels(x))
             answers = {"head": logits.argmax(-1)}
             if prototypes is not None:
-                everyone = features.expand(len(own_classes), -1, -1)
                 answers["nearest"] = nearest_class(features, prototypes)
-                answers["nearest-own"] = nearest_class(everyone, prototypes, own_classes)
+                answers["nearest-own"] = nearest_class(features, prototypes, own_classes)
             for rule, answer in answers.items():
-                chunks.setdefault(rule, []).append(answer == labels[rows])
+                chunks.setdefault(rule, []).append(answer == y)
         return {rule: torch.cat(hits, 1) for rule, hits in chunks.items()}
 
     def _validate(
-        self,
-        group: Group,
-        view: View,
-        model: str,
-        states: State,
-        prototypes: Prototypes | None,
-        found: dict[str, dict[int, float]],
-    ) -> None:
+        self, group: Group, view: View, rows: range, states: State, prototypes: Prototypes | None
+    ) -> dict[str, Tensor]:
         """Each client on the samples held out of its training data."""
-        for row, (member, client) in enumerate(zip(group.members, group.clients, strict=True)):
-            mine = slice(row, row + 1)
-            personal = len(next(iter(states.values()))) > 1
+        personal = len(next(iter(states.values()))) > 1
+        scores: dict[str, list[Tensor]] = {}
+        for place, row in enumerate(rows):
+            mine = slice(place, place + 1)
             state = {name: value[mine] for name, value in states.items()} if personal else states
             local = prototypes.take(mine) if prototypes is not None and prototypes.counts.dim() == 3 else prototypes
-            assert client.validation is not None  # the caller has checked
-            for rule, hits in self._hits(group, state, local, view.classes[mine], client.validation).items():
-                found.setdefault(f"{model}/val/{rule}", {})[member] = 100 * float(hits.double().mean())
-
-    def _per_domain(self, parts: Sequence[tuple[Tensor, Tensor]]) -> dict[str, float]:
-        """Percent correct of each domain's images, from the domains and hits of every group's pool."""
-        domains, hits = (torch.cat(column) for column in zip(*parts, strict=True))
-        return {
-            name: 100 * float(hits[domains == number].double().mean())
-            for number, name in enumerate(self.federation.domains)
-            if bool((domains == number).any())
-        }
+            held_out = group.clients[row].validation
+            assert held_out is not None  # the caller has checked
+            labels = held_out.labels.to(group.device)
+            for rule, hits in self._hits(group, state, local, view.classes[mine], held_out.images, labels).items():
+                scores.setdefault(rule, []).append(100 * hits.double().mean())
+        return {rule: torch.stack(values) for rule, values in scores.items()}
 
 
-def _models(method: Method, group: Group, broadcast: Broadcast) -> dict[str, State]:
-    """The models to test; there is one of the server's if it sends a whole state, the same to all or one to each."""
-    models: dict[str, State] = {"own": group.own}
+def _parts(group: Group) -> Iterator[range]:
+    """Clients whose models fit on the device at once."""
+    step = max(1, min(MODELS, MODEL_BYTES // group.own.layout.size))
+    for begin in range(0, len(group.members), step):
+        yield range(begin, min(begin + step, len(group.members)))
+
+
+def _sent(method: Method, group: Group, broadcast: Broadcast) -> list[Broadcast]:
+    """What the server sends: one message if all clients get the same, otherwise one for each."""
     sent = [method.send(broadcast, member) for member in group.members]
-    if all(message is sent[0] for message in sent):
-        sent = sent[:1]
-    if set(group.own) <= set(sent[0].weights):
-        models["global"] = {name: torch.stack([message.weights[name] for message in sent]) for name in group.own}
+    return sent[:1] if all(message is sent[0] for message in sent) else sent
+
+
+def _models(group: Group, rows: range, sent: Sequence[Broadcast]) -> dict[str, State]:
+    """The models of some clients to test; there is one of the server's if it sends a whole state."""
+    models: dict[str, State] = {"own": group.own.take(rows)}
+    mine = sent if len(sent) == 1 else sent[rows.start : rows.stop]
+    names = group.own.initial
+    if set(names) <= set(mine[0].weights):
+        models["global"] = {name: torch.stack([message.weights[name] for message in mine]) for name in names}
     return models

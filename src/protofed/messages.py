@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Self
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from protofed.prototypes import Prototypes
@@ -47,11 +48,15 @@ class Message:
 
     def size(self) -> int:
         """Bytes on the wire, all headers included; an empty message is not sent."""
+        filled = [found.filled.sum() for found in self.prototypes.values()]
+        return self._size(torch.stack(filled).tolist() if filled else [])
+
+    def _size(self, filled: Sequence[int]) -> int:
+        """Bytes on the wire if the prototype sets hold so many each."""
         layout = [(f"weights/{name}", tensor.dtype, tuple(tensor.shape)) for name, tensor in self.weights.items()]
-        for name, (vectors, counts) in self.prototypes.items():
-            filled = int((counts > 0).sum())
-            layout.append((f"prototypes/{name}/vectors", vectors.dtype, (filled, vectors.shape[-1])))
-            layout.append((f"prototypes/{name}/index", torch.int32, (filled, 2)))
+        for (name, (vectors, _)), number in zip(self.prototypes.items(), filled, strict=True):
+            layout.append((f"prototypes/{name}/vectors", vectors.dtype, (number, vectors.shape[-1])))
+            layout.append((f"prototypes/{name}/index", torch.int32, (number, 2)))
             layout.append((f"prototypes/{name}/shape", torch.int32, (vectors.dim(),)))
         layout += [(f"numbers/{name}", tensor.dtype, tuple(tensor.shape)) for name, tensor in self.numbers.items()]
         return _serialised_size(tuple(layout)) if layout else 0
@@ -64,6 +69,17 @@ class Broadcast(Message):
     kept: Mapping[str, Tensor] = field(default_factory=dict)
     """What stays at the server for its next aggregation: in the checkpoint, never on the wire."""
 
+    def on_host(self) -> Broadcast:
+        """A copy in the host's memory; from a GPU it is under way."""
+
+        def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {name: tensor.to("cpu", non_blocking=True, copy=True) for name, tensor in tensors.items()}
+
+        vectors = copies({name: found.vectors for name, found in self.prototypes.items()})
+        counts = copies({name: found.counts for name, found in self.prototypes.items()})
+        sets = {name: Prototypes(vectors[name], counts[name]) for name in vectors}
+        return Broadcast(copies(self.weights), sets, copies(self.numbers), copies(self.kept))
+
 
 class Upload(Message):
     """What a client sends; with a leading client axis on every tensor, what several clients sent."""
@@ -75,6 +91,17 @@ class Upload(Message):
             {name: prototypes.take(row) for name, prototypes in self.prototypes.items()},
             {name: tensor[row] for name, tensor in self.numbers.items()},
         )
+
+    def sizes(self) -> list[int]:
+        """Every client's bytes on the wire, with one transfer from the device; none where nothing is sent."""
+        rest = [*self.weights.values(), *self.numbers.values()]
+        filled = [found.filled.flatten(1).sum(1) for found in self.prototypes.values()]
+        if not (rest or filled):
+            return []
+        one = self.client(0)
+        each = [tuple(row) for row in torch.stack(filled, 1).tolist()] if filled else [()] * len(rest[0])
+        known = {row: one._size(row) for row in set(each)}
+        return [known[row] for row in each]
 
     def reorder(self, order: Tensor) -> Upload:
         """The same uploads with their clients in another order."""
@@ -113,6 +140,27 @@ def _unpack(parts: Mapping[str, Tensor], name: str) -> Prototypes:
     return Prototypes(vectors.view(shape), counts.view(shape[:-1]))
 
 
+_STORED: dict[torch.dtype, str] = {
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""safetensors' names of the types, in the order in which it stores them."""
+
+
 @lru_cache(maxsize=4096)
 def _serialised_size(layout: Layout) -> int:
-    return len(save({name: torch.zeros(shape, dtype=dtype) for name, dtype, shape in layout}))
+    """The length of the safetensors file of such tensors, without making one: that would write every weight."""
+    order, header, end = list(_STORED), {}, 0
+    for name, dtype, shape in sorted(layout, key=lambda entry: (order.index(entry[1]), entry[0])):
+        begin, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": _STORED[dtype], "shape": shape, "data_offsets": (begin, end)}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    return 8 + -(-len(text) // 8) * 8 + end  # the header's length, the header in whole words, the data

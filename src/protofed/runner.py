@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,12 +15,11 @@ from typing import Any
 import torch
 
 from protofed.data import Federation, Split, federate, join, load
-from protofed.engines import choose_engine
+from protofed.engines import Engine, choose_engine
 from protofed.engines.group import Group, group_clients
 from protofed.errors import UserError
 from protofed.evaluation import Evaluator
 from protofed.experiment import Experiment
-from protofed.messages import Broadcast
 from protofed.methods import build_method, parameters
 from protofed.methods.base import Clock, Method, PublicExchange
 from protofed.models import ModelSpec, parameter_count
@@ -44,6 +44,7 @@ class Run:
         models: Sequence[ModelSpec] | None = None,
     ) -> None:
         """Prepare everything that can fail on wrong input; nothing is written yet."""
+        _settle(experiment)
         self.method = method or build_method(experiment.method, experiment.params)
         self.federation = federation or federation_of(experiment)
         self.device = _device(experiment.device)
@@ -51,9 +52,9 @@ class Run:
             experiment, self.method, self.federation, models or experiment.model.split(","), self.device
         )
         kind, self.engine_reason = choose_engine(experiment.engine, self.device, groups)
-        self.experiment = _resolved(experiment, kind.name, self.device)
         public = public_images(experiment, self.method)
-        self.engine = kind(self.experiment, self.method, self.federation, groups, self.device, public)
+        self.engine = kind(experiment, self.method, self.federation, groups, self.device, public)
+        self.experiment = _resolved(experiment, self.engine)
         self.evaluator = Evaluator(self.engine)
         self.broadcast = self.engine.initial_broadcast()
         self.history: list[dict[str, Any]] = []
@@ -61,24 +62,28 @@ class Run:
     def play(self, folder: RunFolder | None, progress: Progress) -> Result:
         """Play the remaining rounds."""
         progress.begin(self)
-        with _interruptible(folder is not None) as interrupted:
+        with _interruptible(folder is not None) as interrupted, nullcontext() if folder is None else folder.checkpoint:
             stop = False
             while not (stop or self.over()):
                 line = self.play_round()
                 done, stop = len(self.history), interrupted()
+                if stop and not line["accuracy"]:
+                    self.evaluate(line)
                 if folder is not None:
                     folder.append_round(line)
                     if stop or self.over() or done % self.experiment.checkpoint_every == 0:
-                        folder.save_checkpoint(self.state(), done)
+                        folder.checkpoint.save(self.broadcast, self.engine.groups, done)
                 progress.advance(self, line)
-            if folder is not None and self.over():
-                write_atomically(folder.result, self.result(folder).to_json())
+            if folder is not None:
+                folder.checkpoint.wait()
+                if self.over():
+                    write_atomically(folder.result, self.result(folder).to_json())
             if interrupted():
                 raise Interrupted(f"stopped after round {len(self.history)} of {self.experiment.rounds}")
         return self.result(folder)
 
     def play_round(self) -> dict[str, Any]:
-        """One round: local training, aggregation, evaluation."""
+        """One round: local training, aggregation and, where it is due, evaluation."""
         began = time.perf_counter()
         clients = len(self.federation.clients)
         who = participants(self.experiment, clients, len(self.history))
@@ -86,21 +91,34 @@ class Run:
         sent = self.broadcast
         uploads, loss = self.engine.round(who, sent, clock)
         self.broadcast = self.method.aggregate(uploads, sent, clock)
-        evaluation = self.evaluator(self.broadcast)
+        messages = [self.method.send(sent, member) for member in who]
+        sizes = {id(message): message.size() for message in {id(message): message for message in messages}.values()}
         line = {
             "round": clock.round + 1,
             "seconds": time.perf_counter() - began,
             "loss": loss,
             "participants": who,
-            "bytes_up": sum(uploads.client(row).size() for row in range(len(who))) + self.engine.exchanged[0],
-            "bytes_down": sum(self.method.send(sent, member).size() for member in who) + self.engine.exchanged[1],
-            "accuracy": evaluation.means(),
-            "per_client": evaluation.per_client,
-            "per_domain": evaluation.per_domain,
-            "diagnostic": evaluation.diagnostic,
+            "bytes_up": sum(uploads.sizes()) + self.engine.exchanged[0],
+            "bytes_down": sum(sizes[id(message)] for message in messages) + self.engine.exchanged[1],
+            **_not_evaluated(),
         }
         self.history.append(line)
+        if self._due(line) or self.over():
+            self.evaluate(line)
         return line
+
+    def evaluate(self, line: dict[str, Any]) -> None:
+        """Say in a round's line how good the models are now."""
+        began = time.perf_counter()
+        evaluation = self.evaluator(self.broadcast)
+        line["accuracy"] = evaluation.means()
+        line["per_client"] = evaluation.per_client
+        line["per_domain"] = evaluation.per_domain
+        line["diagnostic"] = evaluation.diagnostic
+        line["seconds"] += time.perf_counter() - began
+
+    def _due(self, line: Mapping[str, Any]) -> bool:
+        return bool(line["round"] % self.experiment.eval_every == 0)
 
     def over(self) -> bool:
         """Whether all rounds are played or the time is used up."""
@@ -109,34 +127,32 @@ class Run:
         return len(self.history) >= self.experiment.rounds or (budget is not None and spent >= budget)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Everything a resumed run needs: every client's own model, and what the server sends next and keeps."""
+        """Everything that the next round depends on, for comparing runs: the clients' models, and the server's part."""
         state = {f"server/{name}": tensor for name, tensor in self.broadcast.flat().items()}
         state |= {f"kept/{name}": tensor for name, tensor in self.broadcast.kept.items()}
         for number, group in enumerate(self.engine.groups):
-            state |= {f"own/{number}/{name}": tensor for name, tensor in group.own.items()}
-            state[f"taken/{number}"] = group.taken
+            own = group.own.take(range(len(group.members)))
+            state |= {f"own/{number}/{name}": tensor for name, tensor in own.items()}
+            state[f"taken/{number}"] = group.taken.clone()
         return state
 
     def restore(self, folder: RunFolder) -> None:
         """Go back to a folder's last checkpoint."""
-        found = folder.load_checkpoint(self.device)
-        tensors, rounds = found or ({}, 0)
-        self.history = folder.read_rounds(rounds)
-        if not found:
-            return
-        kept, server = (
-            {name.removeprefix(part): tensor for name, tensor in tensors.items() if name.startswith(part)}
-            for part in ("kept/", "server/")
-        )
-        self.broadcast = dataclasses.replace(Broadcast.from_flat(server), kept=kept)
-        for number, group in enumerate(self.engine.groups):
-            group.own = {name: tensors[f"own/{number}/{name}"] for name in group.own}
-            group.taken = tensors[f"taken/{number}"]
+        found = folder.checkpoint.load(self.engine.groups)
+        self.history = folder.read_rounds(found[1] if found else 0)
+        for line in self.history[:-1] if self.over() else self.history:
+            if not self._due(line):  # it was evaluated because the run stopped there
+                line.update(_not_evaluated())
+        if found:
+            self.broadcast = found[0]
 
     def client_memory(self, group: Group) -> int:
         """Bytes a client of a group has to keep between rounds: what it does not receive, or its whole last model."""
-        names = [name for name in group.own if self.method.keeps_previous or not self.method.shares(name)]
-        return sum(group.own[name][0].numel() * group.own[name].element_size() for name in names)
+        return sum(
+            value.nbytes
+            for name, value in group.own.initial.items()
+            if self.method.keeps_previous or not self.method.shares(name)
+        )
 
     def result(self, folder: RunFolder | None) -> Result:
         """What came out so far."""
@@ -206,11 +222,31 @@ def federation_of(experiment: Experiment) -> Federation:
     return parts[0] if len(parts) == 1 else join(parts)
 
 
-def _resolved(experiment: Experiment, engine: str, device: torch.device) -> Experiment:
+def _settle(experiment: Experiment) -> None:
+    """What holds for the whole process: CPU threads, the arithmetic of a GPU, and whether it repeats bit by bit."""
+    if experiment.threads is not None:
+        torch.set_num_threads(experiment.threads)
+    torch.backends.cuda.matmul.allow_tf32 = experiment.precision in ("tf32", "bf16")
+    torch.backends.cudnn.allow_tf32 = experiment.precision in ("tf32", "bf16")
+    if torch.are_deterministic_algorithms_enabled() != experiment.deterministic:  # saying it imports a compiler
+        torch.use_deterministic_algorithms(experiment.deterministic)
+    torch.backends.cudnn.deterministic = experiment.deterministic
+    if experiment.deterministic:
+        torch.backends.cudnn.benchmark = False
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # read when CUDA starts
+
+
+def _resolved(experiment: Experiment, engine: Engine) -> Experiment:
     """The experiment as it is run, so that it runs again the same way, and from any folder."""
     folder = None if experiment.data_dir is None else str(Path(experiment.data_dir).resolve())
-    settled = {"engine": engine, "device": str(device), "data_dir": folder}
+    settled = {"engine": engine.name, "width": engine.width, "device": str(engine.device)}
+    settled |= {"threads": torch.get_num_threads(), "data_dir": folder}
     return Experiment.from_mapping(dataclasses.asdict(experiment) | settled)
+
+
+def _not_evaluated() -> dict[str, Any]:
+    """The accuracies of a round without any."""
+    return {"accuracy": {}, "per_client": {}, "per_domain": {}, "diagnostic": []}
 
 
 def _device(name: str) -> torch.device:

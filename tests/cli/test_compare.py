@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from cli.helpers import Outcome, everything_in, invoke, result_of, succeed
-from protofed.results.progress import Lines
-from protofed.runner import Run
+from protofed.results.progress import Lines, Standing
 
-SMALL = ("--model", "cnn", "--device", "cpu", "--train-size", "150", "--clients", "3", "--rounds", "2")
+SMALL = (
+    *("--model", "cnn", "--device", "cpu", "--threads", "1"),
+    *("--train-size", "150", "--clients", "3", "--rounds", "2"),
+)
 METHODS = ("local", "fedavg", "mp-fedcl")
 
 
@@ -143,13 +145,13 @@ def test_resume_plays_only_what_is_missing(made: tuple[Path, Outcome], tmp_path:
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def advance(self: Lines, run: Run, line: dict[str, Any]) -> None:  # noqa: ARG001
-        if (run.experiment.seed, line["round"]) == (1, 1):
+    def tell(self: Lines, standing: Standing) -> None:  # noqa: ARG001
+        if (standing.seed, standing.done) == (1, 1):
             signal.raise_signal(signal.SIGINT)
 
     options = ("--method", "local", "--seeds", "2", *SMALL)
     with monkeypatch.context() as patch:
-        patch.setattr(Lines, "advance", advance)
+        patch.setattr(Lines, "tell", tell)
         outcome = invoke(tmp_path, "compare", *options, "--out", "cut")
     assert outcome.code == 130
     assert outcome.err.endswith("stopped after round 2 of 2; continue with: protofed resume cut\n")
@@ -198,7 +200,10 @@ class Mine(FedProto):
         (["--method", "local", "--seeds", "0"], ["--seeds: 0", "1 or more"]),
         (["--method", "local", "--seeds", "two"], ["--seeds: 'two'", "int"]),
         (["--method", "local,fedavg", "--model", "cnn,cnn-18"], ["--model", "'cnn,cnn-18'", "one architecture"]),
+        (["--method", "local", "--jobs", "0"], ["--jobs: 0", "1 or more"]),
+        (["--method", "local", "--jobs", "all"], ["--jobs: 'all'", "int"]),
         (["--config", "seeds.yaml"], ["seeds: 'many'", "int"]),
+        (["--config", "jobs.yaml"], ["jobs: 1.5", "int"]),
         (["--config", "methods.yaml"], ["methods: 'local'", "list"]),
         (["--config", "key.yaml"], ["'methodss'", "did you mean 'method'?"]),
         (["--method", "local", "--out", "mine.py"], ["--out: 'mine.py'", "exists"]),
@@ -207,6 +212,7 @@ class Mine(FedProto):
 def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
     (tmp_path / "mine.py").write_text(SUBCLASS)
     (tmp_path / "seeds.yaml").write_text("methods: [local]\nseeds: many\n")
+    (tmp_path / "jobs.yaml").write_text("methods: [local]\njobs: 1.5\n")
     (tmp_path / "methods.yaml").write_text("methods: local\n")
     (tmp_path / "key.yaml").write_text("methodss: [local]\n")
     before = everything_in(tmp_path)

@@ -13,6 +13,7 @@ import pytest
 from cli.helpers import succeed
 from protofed.comparison import SEEDS
 from protofed.experiment import Experiment
+from protofed.workers import ON_A_GPU
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -105,9 +106,10 @@ def test_help_of_run_has_a_flag_for_every_field_with_its_default(tmp_path: Path)
             assert f"[default: {field.default}]" in shown
 
 
-def test_help_of_compare_has_the_default_number_of_seeds(tmp_path: Path) -> None:
+def test_help_of_compare_has_the_default_number_of_seeds_and_jobs(tmp_path: Path) -> None:
     shown = " ".join(succeed(tmp_path, "compare", "--help").out.split())
     assert f"How many seeds, from --seed on. [default: {SEEDS}]" in shown
+    assert f"[default: one a core, or up to {ON_A_GPU} on a GPU]" in shown
 
 
 def test_help_does_not_wait_for_torch() -> None:

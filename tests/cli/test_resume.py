@@ -118,14 +118,15 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
         raise Killed
 
     folder = RunFolder.create(tmp_path / "cut", whole)
-    save = folder.save_checkpoint
+    save = folder.checkpoint.save
     with monkeypatch.context() as patch:
 
-        def save_once(tensors: dict[str, torch.Tensor], rounds: int) -> None:
-            save(tensors, rounds)
+        def save_once(*state: Any) -> None:
+            save(*state)
+            folder.checkpoint.wait()
             patch.setattr("os.replace", die)
 
-        patch.setattr(folder, "save_checkpoint", save_once)
+        patch.setattr(folder.checkpoint, "save", save_once)
         with pytest.raises(Killed):
             Run(whole).play(folder, Progress())
     assert (tmp_path / "cut/checkpoint/.state.draft").exists()

@@ -47,10 +47,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_folder_holds_config_rounds_result_and_checkpoint(place: Path) -> None:
     found = {str(path.relative_to(place / "run")) for path in (place / "run").rglob("*") if path.is_file()}
-    assert found == {"config.yaml", "rounds.jsonl", "result.json", "checkpoint/state.safetensors"}
+    checkpoint = {"checkpoint/state.safetensors", "checkpoint/clients-0.bin"}
+    assert found == {"config.yaml", "rounds.jsonl", "result.json", *checkpoint}
     with safe_open(place / "run/checkpoint/state.safetensors", framework="pt") as file:
         assert file.metadata() == {"rounds": "7"}
-        assert {name.split("/")[0] for name in file.keys()} == {"own", "server", "taken"}  # noqa: SIM118
+        assert {name.split("/")[0] for name in file.keys()} == {"server", "taken", "slots", "size"}  # noqa: SIM118
 
 
 def test_the_result_has_the_documented_fields(place: Path) -> None:

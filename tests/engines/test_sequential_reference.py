@@ -30,7 +30,7 @@ class Federated:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.clients = run.federation.clients
-        initial = {name: value[0].clone() for name, value in run.engine.groups[0].own.items()}
+        initial = run.engine.groups[0].own.initial
         self.models = []
         for _ in self.clients:
             model = Norm((1, 8, 8), CLASSES).double()
@@ -51,7 +51,7 @@ class Federated:
         group = self.run.engine.groups[0]
         for k, (model, learner) in enumerate(zip(self.models, self.data, strict=True)):
             learner.lr = 0.05 * DECAY**number
-            plan = self.run.engine.schedule(group, k, Clock(number, 3)).rows
+            plan = self.run.engine.schedule(group, [k], Clock(number, 3)).rows[0]
             learner.train(model, [[int(row) for row in step if row >= 0] for step in plan], term())
 
     def average(self) -> State:
@@ -66,7 +66,7 @@ class Federated:
 
     def check(self, run: Run) -> None:
         """Every client's own model is the run's."""
-        for name, value in run.engine.groups[0].own.items():
+        for name, value in run.engine.groups[0].own.take(range(len(self.models))).items():
             for k in range(len(self.models)):
                 assert_close(value[k], self.state(k)[name], atol=1e-10, rtol=0, msg=f"{name} of client {k}")
 
@@ -196,7 +196,7 @@ def test_the_loss_reported_is_the_mean_over_steps_and_clients() -> None:
             steps.append(float(torch.nn.functional.cross_entropy(logits, labels).detach()))
             return torch.zeros((), dtype=torch.float64)
 
-        plan = run.engine.schedule(run.engine.groups[0], k, Clock(0, 3)).rows
+        plan = run.engine.schedule(run.engine.groups[0], [k], Clock(0, 3)).rows[0]
         learner.train(model, [[int(row) for row in step if row >= 0] for step in plan], note)
         losses.append(sum(steps) / len(steps))
     assert line["loss"] == pytest.approx(sum(losses) / 3, abs=1e-10)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
-from math import prod
 from pathlib import Path
 from typing import Any, cast
 
@@ -394,7 +393,8 @@ def test_every_term_was_at_work_in_these_runs(name: str) -> None:
     assert known.present.tolist()[:3] == [True] * 3
     assert not known.present[5]
     assert several == 1 if isinstance(method, FedProc) else several > 1
-    z, y = (part.flatten(0, 1) for part in run.engine.embed(group, range(len(CLIENTS)), group.own))
+    own = group.own.take(range(len(CLIENTS)))
+    z, y = (part.flatten(0, 1) for part in run.engine.embed(group, range(len(CLIENTS)), own))
     z, y = z[y >= 0], y[y >= 0]
     assert float(cluster_contrast(z, y, known, 0.07).mean()) > 0.01
     if isinstance(method, FPL):
@@ -512,7 +512,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(name: str, tmp_path: Path) -> No
     folder = RunFolder.create(tmp_path / "run", cut.experiment)
     for _ in range(2):
         folder.append_round(cut.play_round())
-    folder.save_checkpoint(cut.state(), 2)
+    folder.checkpoint.save(cut.broadcast, cut.engine.groups, 2)
     resumed = start(RUNS[name])
     resumed.restore(folder)
     assert len(resumed.history) == 2
@@ -525,7 +525,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(name: str, tmp_path: Path) -> No
 def test_what_crosses_the_line(name: str) -> None:
     """|w| and d numbers a prototype; each travels with its slot and its number of samples."""
     run, (_, received) = played(name, "stacked")
-    model = sum(prod(value.shape[1:]) for value in run.engine.groups[0].own.values())
+    model = sum(value.numel() for value in run.engine.groups[0].own.initial.values())
     (known,) = received.prototypes.values()
     (key,) = received.prototypes
     flat = received.flat()

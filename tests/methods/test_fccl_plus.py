@@ -126,7 +126,7 @@ def test_the_public_loss_is_the_equation() -> None:
 
 def test_bytes_count_the_exchange_on_public_images() -> None:
     run = play(METHOD, "stacked", model=Plain, rounds=1, participation=1.0)
-    weights = sum(value[0].numel() for value in run.engine.groups[0].own.values())
+    weights = sum(value.numel() for value in run.engine.groups[0].own.initial.values())
     scalars = 16 * (6 + 15) * 2 + 8 * (6 + 7)  # B(C + B − 1) a public batch, of 16, 16 and 8 images
     line = run.history[0]
     for name in ("bytes_up", "bytes_down"):

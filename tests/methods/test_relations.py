@@ -463,7 +463,7 @@ class ByHand:
         self.models, self.x, self.y = [], [], []
         for k, client in enumerate(run.federation.clients):
             self.models.append(Norm((1, 8, 8), 6).double())
-            self.models[k].load_state_dict({n: v[0] for n, v in self.group.own.items()}, strict=False)
+            self.models[k].load_state_dict(self.group.own.initial, strict=False)
             self.x.append((client.train.images.double() / 255 - client.mean[0]) / client.std[0])
             self.y.append(client.train.labels)
 
@@ -472,7 +472,7 @@ class ByHand:
         for k, model in enumerate(self.models):
             model.train()
             steps = optimiser(model.parameters())
-            for rows in self.run.engine.schedule(self.group, k, Clock(number, 3)).rows:
+            for rows in self.run.engine.schedule(self.group, [k], Clock(number, 3)).rows[0]:
                 chosen = rows[rows >= 0]
                 steps.zero_grad()
                 loss(k, *model(self.x[k][chosen]), self.y[k][chosen]).backward()  # type: ignore[no-untyped-call]
@@ -484,7 +484,7 @@ class ByHand:
         return self.models[k](self.x[k])[0]  # type: ignore[no-any-return]
 
     def check(self) -> None:
-        for name, value in self.group.own.items():
+        for name, value in self.group.own.take(range(len(self.models))).items():
             for k, model in enumerate(self.models):
                 assert_close(value[k], model.state_dict()[name], atol=1e-9, rtol=0, msg=f"{name} of client {k}")
 
@@ -573,7 +573,7 @@ def test_a_resumed_run_goes_on_to_the_same_state(tmp_path: Path, method: Method)
     folder = RunFolder.create(tmp_path / "run", cut.experiment)
     for _ in range(2):
         folder.append_round(cut.play_round())
-    folder.save_checkpoint(cut.state(), 2)
+    folder.checkpoint.save(cut.broadcast, cut.engine.groups, 2)
     again = start(method)
     again.restore(folder)
     again.play_round()

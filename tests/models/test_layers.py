@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn.functional import max_pool2d
 
 from protofed.errors import UserError
-from protofed.models.layers import BatchNorm, Dropout, Dropout2d, max_pool2, step
+from protofed.models.layers import BatchNorm, Dropout, Dropout2d, step
 
 KEY = torch.tensor(3)
 
@@ -204,20 +203,3 @@ def test_stacked_equals_loop(masked: bool) -> None:
     loop, stack = train(False), train(True)
     torch.testing.assert_close(stack, loop, rtol=1e-12, atol=1e-12)
     assert (stack[2]["1.running_mean"][0] != state["1.running_mean"][0]).any()
-
-
-@pytest.mark.parametrize("shape", [(2, 3, 4, 6), (1, 1, 2, 2), (2, 2, 5, 3)])
-def test_pooling_under_vmap_equals_torchs_with_ties_and_odd_sides(shape: tuple[int, int, int, int]) -> None:
-    draws = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 3, (4, *shape), generator=draws).double().requires_grad_()  # small integers: many ties
-    weight = torch.rand(4, *shape[:2], shape[2] // 2, shape[3] // 2, generator=draws, dtype=torch.float64)
-
-    def pool(image: Tensor) -> Tensor:
-        with step(KEY, stacked=True):
-            return max_pool2(image)
-
-    ours = vmap(pool)(x)
-    theirs = torch.stack([max_pool2d(image, 2) for image in x])
-    torch.testing.assert_close(ours, theirs)
-    gradients = [torch.autograd.grad((result * weight).sum(), x)[0] for result in (ours, theirs)]
-    torch.testing.assert_close(gradients[0], gradients[1])

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from protofed.prototypes import Prototypes
 
@@ -32,3 +36,25 @@ def random_prototypes(*shape: int, seed: int, empty: float = 0.3) -> Prototypes:
         counts *= (torch.rand(shape[-3], generator=rng) >= 0.25).unsqueeze(-1)
     vectors = torch.randn(shape, generator=rng, dtype=torch.float64) * (counts > 0).unsqueeze(-1)
     return Prototypes(vectors, counts)
+
+
+class Dispatched(TorchDispatchMode):
+    """Notes every operation while it is open: how often each was called, and the largest tensor that one made."""
+
+    waits = ("_local_scalar_dense", "nonzero", "equal", "bincount", "masked_select", "_unique2")
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch does not type it
+        self.calls: Counter[str] = Counter()
+        self.largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.calls[func.overloadpacket.__name__] += 1
+        sizes = [x.numel() for x in (made if isinstance(made, tuple) else (made,)) if isinstance(x, Tensor)]
+        self.largest = max([self.largest, *sizes])
+        return made
+
+    def host_waits(self) -> int:
+        """How often a GPU would be asked for a number."""
+        return sum(self.calls[name] for name in self.waits)

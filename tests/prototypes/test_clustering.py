@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import get_args
 
 import numpy as np
@@ -16,9 +17,10 @@ from torch.testing import assert_close
 from protofed.errors import UserError
 from protofed.prototypes import Prototypes, Start, class_means, dbscan, kmeans, quantile_eps, segments
 from protofed.prototypes.dbscan import dense_regions
+from protofed.prototypes.segments import time_to_ask
 from reference import prototypes as reference
 
-from .cases import quick, random_features, random_labels, seeds
+from .cases import Dispatched, quick, random_features, random_labels, seeds
 
 STARTS: tuple[Start, ...] = get_args(Start)
 
@@ -78,6 +80,13 @@ def test_segments_hold_each_sample_once_in_order(clients: int, rows: int, classe
     assert grid.counts.sum() == (labels >= 0).sum()
 
 
+def test_segments_ask_the_device_once() -> None:
+    with Dispatched() as seen:
+        segments(random_labels(3, 20, classes=4, seed=0), 4)
+    assert seen.host_waits() == 0  # the one transfer is a list of three numbers
+    assert seen.calls["stack"] == 1
+
+
 def test_a_label_beyond_the_classes_is_refused() -> None:
     with pytest.raises(UserError, match="labels: 3"):
         segments(torch.tensor([[0, 3]]), 3)
@@ -108,6 +117,60 @@ def test_kmeans_is_lloyd_from_the_same_starts(
             for slot, group in enumerate(groups):
                 assert_close(result.vectors[i, c, slot], torch.tensor(points[group].mean(0)), atol=1e-10, rtol=1e-10)
             assert not result.vectors[i, c, len(groups) :].any()
+
+
+@quick
+@given(rows=st.integers(1, 24), classes=st.integers(1, 3), k=st.integers(1, 4), seed=seeds)
+def test_a_sample_counts_as_often_as_its_weight(rows: int, classes: int, k: int, seed: int) -> None:
+    features, labels = blobs(2, rows, classes, 3, seed, spread=1.0)
+    weights = torch.randint(1, 9, (2, rows), generator=torch.Generator().manual_seed(seed)).double() / 4
+    keys = torch.tensor([seed, seed + 1])
+    result = kmeans(features, labels, classes, k, keys, weights=weights)
+    for i in range(2):
+        for c in range(classes):
+            points, counts = features[i][labels[i] == c].numpy(), weights[i][labels[i] == c].numpy()
+            groups = reference.kmeans(points, k, int(keys[i]), c, weights=counts) if len(points) else []
+            assert result.counts[i, c].tolist() == [counts[g].sum() for g in groups] + [0] * (k - len(groups))
+            for slot, group in enumerate(groups):
+                expected = torch.tensor(np.average(points[group], 0, counts[group]))
+                assert_close(result.vectors[i, c, slot], expected, atol=1e-10, rtol=1e-10)
+    ones = kmeans(features, labels, classes, k, keys, weights=torch.ones_like(weights))
+    assert_close(ones, kmeans(features, labels, classes, k, keys), atol=0, rtol=0)
+
+
+def every_fourth(step: int, device: torch.device) -> bool:
+    """When a GPU is asked."""
+    del device
+    return time_to_ask(step, torch.device("cuda"))
+
+
+def test_a_gpu_is_asked_at_every_fourth_step() -> None:
+    assert [step for step in range(12) if time_to_ask(step, torch.device("cuda"))] == [3, 7, 11]
+    assert all(time_to_ask(step, torch.device("cpu")) for step in range(5))
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_asking_less_often_changes_no_bit_of_kmeans(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("protofed.prototypes.kmeans")
+    for seed in range(8):
+        features, labels = blobs(3, 60, 2, 3, seed, spread=2.0)
+        expected = kmeans(features, labels, 2, 4, torch.arange(3), start)
+        with monkeypatch.context() as patch, Dispatched() as seen:
+            patch.setattr(module, "time_to_ask", every_fourth)
+            result = kmeans(features, labels, 2, 4, torch.arange(3), start)
+        assert torch.equal(result.vectors, expected.vectors)
+        assert torch.equal(result.counts, expected.counts)
+        assert seen.host_waits() == seen.calls["bmm"] // 4  # one matrix product a step
+
+
+def test_asking_less_often_changes_no_region_of_dbscan(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("protofed.prototypes.dbscan")
+    chain = torch.randperm(200, generator=torch.Generator().manual_seed(0)).double().view(1, -1, 1)
+    points, mask = torch.cat([chain, 3 * chain, 0.5 * chain]), torch.ones(3, 200, dtype=torch.bool)
+    expected = dense_regions(points, mask, 1.0, 2)
+    monkeypatch.setattr(module, "time_to_ask", every_fourth)
+    assert torch.equal(dense_regions(points, mask, 1.0, 2), expected)
+    assert expected.amax(-1).tolist() == [0, -1, 0]
 
 
 @quick

@@ -20,7 +20,7 @@ from protofed.prototypes import Centroids, Prototypes, class_means, finch, finch
 from protofed.prototypes.finch import hierarchy
 from reference import finch as reference
 
-from .cases import quick, random_features, random_labels, random_prototypes, seeds
+from .cases import Dispatched, quick, random_features, random_labels, random_prototypes, seeds
 
 CENTROIDS: tuple[Centroids, ...] = get_args(Centroids)
 KINDS = ("gaussian", "blobs", "copies", "scaled", "integers")
@@ -145,6 +145,15 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, kind: str, block
     assert torch.equal(hierarchy(part.gather(features), part.mask), expected)
 
 
+def test_the_host_waits_once_a_level() -> None:
+    features, labels = rows_of("gaussian", 3, 300, 4, seed=5), random_labels(3, 300, classes=3, seed=5)
+    part = segments(labels, 3)
+    with Dispatched() as seen:
+        found = hierarchy(part.gather(features), part.mask).shape[-1]
+    assert found >= 3
+    assert seen.host_waits() == found + 1  # and once more, for the level that is not there
+
+
 def package(points: Tensor) -> list[list[int]]:
     """The levels of the finch-clust package, finest first."""
     from finch import FINCH
@@ -249,6 +258,9 @@ def test_zero_rows_are_left_out_and_a_class_of_them_is_kept() -> None:
     assert result.counts.tolist() == [[[7.0], [17.0], [0.0]]]
     assert result.vectors.tolist() == [[[[2.0, 0.0]], [[0.0, 0.0]], [[0.0, 0.0]]]]
     assert finch(features, labels, 3).counts.tolist() == [[[2.0], [3.0], [0.0]]]
+    alone = one_class(torch.tensor([[0.0, 0.0], [5.0, 1.0], [0.0, 0.0]]))
+    assert alone.vectors.tolist() == [[5.0, 1.0]]
+    assert alone.counts.tolist() == [1]
 
 
 def test_a_row_that_is_not_a_number_harms_its_class_only() -> None:

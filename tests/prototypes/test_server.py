@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from protofed.prototypes import Prototypes, Weighting, mean_over_holders, nearest_class, pad_with_class_mean
+from protofed.prototypes import (
+    Prototypes,
+    Weighting,
+    bound_pool,
+    mean_over_holders,
+    nearest_class,
+    pad_with_class_mean,
+)
 from reference import prototypes as reference
 
 from .cases import quick, random_features, random_prototypes, seeds
@@ -104,6 +111,37 @@ def test_a_client_without_a_class_gets_copies_of_the_mean_of_all_uploaded() -> N
     padded = pad_with_class_mean(Prototypes(vectors, counts))
     assert padded.vectors.flatten(1).tolist() == [[1, 2], [3, 3], [3, 3]]
     assert padded.counts.flatten(1).tolist() == [[4, 5], [1, 1], [1, 1]]
+
+
+@quick
+@shapes
+def test_a_bounded_pool_is_the_clusters_of_each_class(
+    clients: int, classes: int, slots: int, dim: int, seed: int
+) -> None:
+    pool = random_prototypes(clients, classes, slots, dim, seed=seed)
+    most = int(pool.filled.sum((0, 2)).max())
+    for size in (1, 2, 4):
+        bounded = bound_pool(pool, size, seed)
+        if most <= size:
+            assert bounded is pool
+            continue
+        assert bounded.counts.shape == (size, classes, 1)
+        rows = pool.pooled()
+        for c in range(classes):
+            points, counts = (x[c][rows.filled[c]].numpy() for x in rows)
+            groups = reference.kmeans(points, size, seed, c, restarts=1, weights=counts) if len(points) else []
+            expected = [np.average(points[group], 0, counts[group]) for group in groups]
+            found = bounded.vectors[:, c, 0][bounded.filled[:, c, 0]]
+            assert_close(found, torch.tensor(np.array(expected)).view_as(found), atol=1e-10, rtol=1e-10)
+            if len(points) <= size:
+                assert_close(found, rows.vectors[c][rows.filled[c]])  # its own
+        assert_close(bounded.counts.sum((0, 2)), pool.counts.sum((0, 2)))
+
+
+def test_a_bounded_pool_depends_on_its_key_alone() -> None:
+    pool = random_prototypes(20, 3, 2, 4, seed=0, empty=0)
+    assert torch.equal(bound_pool(pool, 5, 1).vectors, bound_pool(pool, 5, 1).vectors)
+    assert not torch.equal(bound_pool(pool, 5, 1).vectors, bound_pool(pool, 5, 2).vectors)
 
 
 @quick

@@ -132,7 +132,9 @@ def random_starts(points: Array, k: int, client_key: int, label: int, restarts: 
     return [[points[i] for i in sorted(range(len(points)), key=lambda i: -scores[i, r])[:k]] for r in range(restarts)]
 
 
-def lloyd(points: Array, starts: list[Array], iterations: int, tolerance: float) -> tuple[float, list[list[int]]]:
+def lloyd(
+    points: Array, weights: Array, starts: list[Array], iterations: int, tolerance: float
+) -> tuple[float, list[list[int]]]:
     """Lloyd's algorithm from given starts: its inertia and its clusters as lists of ranks."""
 
     def assign() -> list[list[int]]:
@@ -143,13 +145,18 @@ def lloyd(points: Array, starts: list[Array], iterations: int, tolerance: float)
 
     centres = list(starts)
     for _ in range(iterations):
-        moved = [points[g].mean(axis=0) if g else c for g, c in zip(assign(), centres, strict=True)]
+        moved = [
+            np.average(points[g], axis=0, weights=weights[g]) if g else c
+            for g, c in zip(assign(), centres, strict=True)
+        ]
         shift = max(np.linalg.norm(a - b) for a, b in zip(moved, centres, strict=True))
         centres = moved
         if shift <= tolerance:
             break
     groups = assign()
-    inertia = sum(float(np.sum((points[i] - c) ** 2)) for g, c in zip(groups, centres, strict=True) for i in g)
+    inertia = sum(
+        float(weights[i] * np.sum((points[i] - c) ** 2)) for g, c in zip(groups, centres, strict=True) for i in g
+    )
     return inertia, groups
 
 
@@ -161,9 +168,12 @@ def kmeans(
     restarts: int = 5,
     iterations: int = 100,
     tolerance: float = 1e-4,
+    weights: Array | None = None,
 ) -> list[list[int]]:
     """The clusters, as lists of ranks in order of their first members, of the best of several random starts."""
-    runs = [lloyd(points, s, iterations, tolerance) for s in random_starts(points, k, client_key, label, restarts)]
+    counts = np.ones(len(points)) if weights is None else weights
+    starts = random_starts(points, k, client_key, label, restarts)
+    runs = [lloyd(points, counts, start, iterations, tolerance) for start in starts]
     least = min(inertia for inertia, _ in runs)
     best = next(groups for inertia, groups in runs if inertia <= least * (1 + 1e-6))
     return sorted(g for g in best if g)

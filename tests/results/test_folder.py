@@ -6,13 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.results.folder import RunFolder, fresh_path, make_folder, write_atomically
-
-CPU = torch.device("cpu")
 
 
 class Killed(BaseException):
@@ -63,20 +60,6 @@ def test_a_folder_that_cannot_be_made_leaves_no_draft(tmp_path: Path, monkeypatc
     with pytest.raises(UserError, match="No space left on device"):
         make_folder(tmp_path / "run", "name", "text")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "run", Experiment())
-    assert folder.load_checkpoint(CPU) is None
-    tensors = {"a": torch.randn(3, 2, dtype=torch.float64).T, "b": torch.arange(4)}
-    folder.save_checkpoint({"a": torch.zeros(1)}, 1)
-    folder.save_checkpoint(tensors, 2)
-    loaded = folder.load_checkpoint(CPU)
-    assert loaded is not None
-    assert loaded[1] == 2
-    assert set(loaded[0]) == set(tensors)
-    assert all(torch.equal(loaded[0][name], value) for name, value in tensors.items())
-    assert [path.name for path in folder.checkpoint.parent.iterdir()] == ["state.safetensors"]
 
 
 def test_rounds_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:

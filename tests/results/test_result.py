@@ -8,8 +8,14 @@ from protofed.results.result import Accuracy, summarise
 from protofed.results.table import size
 
 
+def lines(*rounds: tuple[float, ...]) -> list[dict[str, Any]]:
+    """Lines of rounds.jsonl, as far as a summary needs them, from clients' accuracies; () is a round without."""
+    return [{"round": number, **line(*per_client)} for number, per_client in enumerate(rounds, 1)]
+
+
 def line(*per_client: float) -> dict[str, Any]:
-    """A line of rounds.jsonl, as far as a summary needs it."""
+    if not per_client:
+        return {"accuracy": {}, "per_client": {}, "per_domain": {}, "diagnostic": []}
     name = "own/all/head"
     mean = sum(per_client) / len(per_client)
     return {
@@ -21,8 +27,8 @@ def line(*per_client: float) -> dict[str, Any]:
 
 
 def test_last_last5_and_best_are_those_of_the_rounds() -> None:
-    rounds = [line(100.0, 90.0), *(line(v, v + 2) for v in (1.0, 2.0, 3.0, 4.0)), line(4.0, 8.0)]
-    assert summarise(rounds) == {
+    rounds = [(100.0, 90.0), *((v, v + 2) for v in (1.0, 2.0, 3.0, 4.0)), (4.0, 8.0)]
+    assert summarise(lines(*rounds)) == {
         "own/all/head": Accuracy(
             last=6.0,
             last5=4.0,
@@ -36,11 +42,16 @@ def test_last_last5_and_best_are_those_of_the_rounds() -> None:
 
 
 def test_fewer_than_five_rounds_are_averaged_over_those_there_are() -> None:
-    assert summarise([line(1.0), line(2.0)])["own/all/head"].last5 == 1.5
+    assert summarise(lines((1.0,), (2.0,)))["own/all/head"].last5 == 1.5
 
 
 def test_of_equally_good_rounds_the_first_is_the_best() -> None:
-    assert summarise([line(1.0), line(5.0), line(5.0)])["own/all/head"].best_round == 2
+    assert summarise(lines((1.0,), (5.0,), (5.0,)))["own/all/head"].best_round == 2
+
+
+def test_only_rounds_that_were_evaluated_count() -> None:
+    result = summarise(lines((), (1.0,), (), (3.0,), (), (2.0,)))["own/all/head"]
+    assert (result.last, result.last5, result.best, result.best_round) == (2.0, 2.0, 3.0, 4)
 
 
 def test_bytes_are_shown_in_decimal_units() -> None:

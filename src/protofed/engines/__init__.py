@@ -27,7 +27,7 @@ def choose_engine(name: str, device: torch.device, groups: Sequence[Group]) -> t
         return Stacked, "on a GPU all clients train in one batched step"
     if max(len(group.members) for group in groups) == 1:
         return Sequential, "no two clients share an architecture"
-    largest = max(sum(value[0].numel() for value in group.own.values()) for group in groups)
+    largest = max(sum(value.numel() for value in group.own.initial.values()) for group in groups)
     if largest <= SMALL:
         return Stacked, f"a small model ({largest:,} numbers) on a CPU"
     return Sequential, f"a large model ({largest:,} numbers) on a CPU"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, NamedTuple, cast
+from typing import ClassVar, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from protofed.data.federation import Federation
 from protofed.engines.group import Group, Personal, State, Turns, fit
+from protofed.engines.schedule import Losses, Schedule, schedule
 from protofed.errors import DivergedError, UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
@@ -20,40 +21,11 @@ from protofed.prototypes import Prototypes
 from protofed.randomness import generator, key, step_keys
 
 
-class Schedule(NamedTuple):
-    """The batches of one client's turn: rows [steps, width] (-1 pads), and how many are real in each step."""
-
-    rows: Tensor
-    sizes: list[int]
-    epochs: int
-
-    def steps(self, first: int, last: int) -> slice:
-        """The steps of some of its epochs."""
-        each = len(self.sizes) // self.epochs
-        return slice(first * each, last * each)
-
-
-def schedule(samples: int, batch_size: int, epochs: int, draws: torch.Generator) -> Schedule:
-    """Shuffled batches for some epochs; a last batch of one sample joins the one before it."""
-    steps = -(-samples // batch_size)
-    join = steps > 1 and samples % batch_size == 1
-    steps -= join
-    rows = torch.full((epochs, steps, batch_size + join), -1)
-    orders = torch.stack([torch.randperm(samples, generator=draws) for _ in range(epochs)])
-    head = orders[:, : samples - join]
-    rows[:, :, :batch_size] = nn.functional.pad(head, (0, steps * batch_size - head.shape[1]), value=-1).view(
-        epochs, steps, batch_size
-    )
-    if join:
-        rows[:, -1, -1] = orders[:, -1]
-    sizes = (rows >= 0).sum(-1).flatten().tolist()
-    return Schedule(rows.flatten(0, 1), sizes, epochs)
-
-
 class Engine(ABC):
     """Trains the clients of a round and runs models for evaluation."""
 
     name: ClassVar[str]
+    width: int | None = None  # clients in one batched step
 
     def __init__(
         self,
@@ -66,12 +38,13 @@ class Engine(ABC):
     ) -> None:
         self.experiment, self.method, self.federation, self.device = experiment, method, federation, device
         self.public = public  # unlabelled images, for methods that exchange what they make of them
+        self.low = torch.bfloat16 if experiment.precision == "bf16" else None
         self.groups = list(groups)
         self._check_groups()
 
     @abstractmethod
-    def train(self, group: Group, rows: Sequence[int], turns: Turns) -> tuple[Trained, list[Tensor]]:
-        """Local training of some clients of a group: what came out, and each client's losses, step by step."""
+    def train(self, group: Group, rows: Sequence[int], turns: Turns, batches: Schedule) -> tuple[Trained, Losses]:
+        """Local training of some clients of a group: what came out, and their losses."""
 
     @abstractmethod
     def forward(self, group: Group, states: State, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,10 +75,10 @@ class Engine(ABC):
             if not rows:
                 continue
             turns = self._turns(group, rows, [received[group.members[row]] for row in rows], clock)
-            trained, loss = self.train(group, rows, turns)
-            _check_finite([group.members[row] for row in rows], loss, clock)
+            trained, lost = self.train(group, rows, turns, self.schedule(group, rows, clock))
+            losses.append(lost.means())
+            _check_finite([group.members[row] for row in rows], lost, losses[-1], clock)
             played.append((group, rows, trained))
-            losses += [steps.mean() for steps in loss]
         if isinstance(self.method, PublicExchange):
             played = self._public_phase(self.method, played, clock)
         for group, rows, trained in played:
@@ -113,23 +86,32 @@ class Engine(ABC):
             parts.append(self.method.upload(trained))
             order += [group.members[row] for row in rows]
         uploads = Upload.join(parts).reorder(torch.tensor(order).argsort().to(self.device))
-        return uploads, float(torch.stack(losses).mean())
+        return uploads, float(torch.cat(losses).mean())
 
     def initial_broadcast(self) -> Broadcast:
         """What the server sends first: the common initial weights, as far as the method shares them."""
-        own = self.groups[0].own
-        return Broadcast({name: value[0].clone() for name, value in own.items() if self.method.shares(name)})
+        initial = self.groups[0].own.initial
+        return Broadcast({name: value.clone() for name, value in initial.items() if self.method.shares(name)})
 
-    def schedule(self, group: Group, row: int, clock: Clock) -> Schedule:
-        """The batches of one client in one round."""
-        draws = generator(self.experiment.seed, "batches", group.members[row], clock.round)
+    def schedule(self, group: Group, rows: Sequence[int], clock: Clock) -> Schedule:
+        """The batches of some clients in one round."""
+        draws = [generator(self.experiment.seed, "batches", group.members[row], clock.round) for row in rows]
         epochs = sum(phase.epochs for phase in self.method.phases(self.experiment.epochs))
-        return schedule(group.sizes[row], self.experiment.batch_size, epochs, draws)
+        return schedule([group.sizes[row] for row in rows], self.experiment.batch_size, epochs, draws)
 
     def keys(self, group: Group, rows: Sequence[int], purpose: str, clock: Clock) -> Tensor:
         """One key per client for hashed draws."""
-        keys = [key(self.experiment.seed, purpose, group.members[row], clock.round) for row in rows]
-        return torch.tensor(keys, device=self.device)
+        return self.send(
+            torch.tensor([key(self.experiment.seed, purpose, group.members[row], clock.round) for row in rows])
+        )
+
+    def send(self, tensor: Tensor) -> Tensor:
+        """A tensor of the host on the device, without waiting for it."""
+        return (tensor.pin_memory() if self.device.type == "cuda" else tensor).to(self.device, non_blocking=True)
+
+    def net(self, group: Group, state: State | None = None) -> Net:
+        """A client's model, with `state` in place of the module's own, in the run's arithmetic."""
+        return Net(group.module, state, self.low)
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
         """The method's loss of each sample of one client's batch."""
@@ -139,10 +121,13 @@ class Engine(ABC):
             raise UserError("--method", self.method.name, why)
         return loss
 
-    def optimiser(self, parameters: Iterable[Tensor], clock: Clock) -> torch.optim.Optimizer:
-        """The method's optimiser with this round's learning rate."""
-        e = self.experiment
-        return self.method.optimiser(parameters, e.lr * e.lr_decay**clock.round, e.momentum, e.weight_decay)
+    def rate(self, clock: Clock) -> float:
+        """This round's learning rate."""
+        return self.experiment.lr * self.experiment.lr_decay**clock.round
+
+    def optimiser(self, parameters: Iterable[Tensor], rate: float) -> torch.optim.Optimizer:
+        """The method's optimiser."""
+        return self.method.optimiser(parameters, rate, self.experiment.momentum, self.experiment.weight_decay)
 
     def clip(self, gradients: Iterable[Tensor | None]) -> None:
         """Scale each client's gradient, [clients, ...], down to the largest norm the method allows."""
@@ -167,25 +152,24 @@ class Engine(ABC):
         rows: Sequence[int],
         weights: State,
         collected: tuple[Tensor, Tensor] | None,
-        losses: Sequence[Tensor],
+        losses: Losses,
+        batches: Schedule,
         clock: Clock,
     ) -> Trained:
         """What the method makes its uploads from."""
         if self.method.collect == "eval-pass":
             collected = self.embed(group, rows, weights)
         features, labels = collected if collected is not None else (torch.empty(0), torch.empty(0))
-        samples = torch.tensor([group.sizes[row] for row in rows], device=self.device)
-        classes = len(self.federation.classes)
-        epochs = sum(phase.epochs for phase in self.method.phases(self.experiment.epochs))
-        last = torch.stack([steps[-(len(steps) // epochs) :].mean() for steps in losses])
+        samples = self.send(torch.tensor([group.sizes[row] for row in rows]))
         keys = self.keys(group, rows, "clustering", clock)
-        return Trained(weights, samples, features, labels, classes, keys, last)
+        last = losses.last(batches.each).means()
+        return Trained(weights, samples, features, labels, len(self.federation.classes), keys, last)
 
-    def collecting(self, step: int, batches: Schedule) -> bool:
-        """Whether features of this training step become prototypes."""
+    def collecting(self, batches: Schedule) -> Tensor:
+        """[clients, steps]: whether features of a training step become prototypes."""
         if self.method.collect == "last-epoch":
-            return step >= len(batches.sizes) - len(batches.sizes) // batches.epochs
-        return self.method.collect == "all-epochs"
+            return batches.taken & (torch.arange(batches.rows.shape[1]) >= (batches.steps - batches.each).unsqueeze(-1))
+        return batches.taken & (self.method.collect == "all-epochs")
 
     def _public_phase(
         self, method: PublicExchange, played: list[tuple[Group, list[int], Trained]], clock: Clock
@@ -231,7 +215,7 @@ class Engine(ABC):
     def _turns(self, group: Group, rows: Sequence[int], received: Sequence[Broadcast], clock: Clock) -> Turns:
         shared = received[0] if all(message is received[0] for message in received) else None
         weights, prototypes = ({}, {}) if shared is not None else _stack_messages(received)
-        own = {name: value[list(rows)] for name, value in group.own.items()} if self.method.keeps_previous else {}
+        own = group.own.take(rows) if self.method.keeps_previous else {}
         turns = Turns(clock, shared, Personal(own, {}, group.taken[list(rows)], weights, prototypes))
         if not self.method.prepares:
             return turns
@@ -246,7 +230,7 @@ class Engine(ABC):
                 "--model", self.experiment.model, f"prototypes need one feature size, these have {sorted(sizes)}"
             )
         shared = [
-            {name: tuple(value.shape[1:]) for name, value in group.own.items() if self.method.shares(name)}
+            {name: tuple(value.shape) for name, value in group.own.initial.items() if self.method.shares(name)}
             for group in self.groups
         ]
         if any(layout != shared[0] for layout in shared):
@@ -268,10 +252,11 @@ def _stack_messages(received: Sequence[Broadcast]) -> tuple[dict[str, Tensor], d
     return weights, prototypes
 
 
-def _check_finite(members: Sequence[int], losses: Sequence[Tensor], clock: Clock) -> None:
-    if bool(torch.cat(list(losses)).isfinite().all()):
+def _check_finite(members: Sequence[int], losses: Losses, means: Tensor, clock: Clock) -> None:
+    if bool(means.isfinite().all()):  # a mean is finite only if all of its terms are
         return
-    for member, steps in zip(members, losses, strict=True):
+    for member, values, taken in zip(members, losses.values, losses.taken, strict=True):
+        steps = values[taken]
         bad = (~steps.isfinite()).nonzero()
         if len(bad):
             raise DivergedError(

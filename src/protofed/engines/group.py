@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from protofed.data.federation import Client, Federation
+from protofed.engines.store import Store, room
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast
 from protofed.methods.base import Clock, Method, Turn
@@ -61,21 +63,22 @@ class Group:
         module: nn.Module,
         device: torch.device,
         dtype: torch.dtype,
+        room: float,
     ) -> None:
+        """`room` is how many bytes of the device's memory the clients' models may take."""
         self.members = tuple(members)
         self.module = module.to(device=device, dtype=dtype)
         self.clients = tuple(clients)
         self.device, self.dtype = device, dtype
         self.sizes = [len(client.train) for client in clients]
-        self.starts = torch.tensor([0, *self.sizes], device=device).cumsum(0)[:-1]
+        self.begins = [0, *accumulate(self.sizes)][:-1]
         self.images = torch.cat([client.train.images for client in clients]).to(device)
         self.labels = torch.cat([client.train.labels for client in clients]).to(device)
         self.test = clients[0].pool
         self._mean = torch.tensor(clients[0].mean, device=device, dtype=dtype).view(-1, 1, 1)
         self._std = torch.tensor(clients[0].std, device=device, dtype=dtype).view(-1, 1, 1)
-        initial = dict(self.module.state_dict())
-        self.own = {name: value.expand(len(clients), *value.shape).clone() for name, value in initial.items()}
-        """Each client's own model as it was last trained, with a leading client axis."""
+        self.own = Store(self.module.state_dict(), len(clients), room)
+        """Each client's own model as it was last trained."""
         self.taken = torch.zeros(len(clients), dtype=torch.int64, device=device)
         """How many turns each client has had."""
 
@@ -85,15 +88,15 @@ class Group:
 
     def start(self, rows: Sequence[int], turns: Turns) -> dict[str, Tensor]:
         """The weights a turn starts from: the client's own, with what was received in their place."""
-        own = {name: value[list(rows)] for name, value in self.own.items()}
         shared = turns.shared.weights if turns.shared is not None else {}
-        same = {name: value.expand(len(rows), *value.shape).clone() for name, value in shared.items()}
-        return own | same | {name: value.clone() for name, value in turns.personal.weights.items()}
+        received = {name: value.expand(len(rows), *value.shape).clone() for name, value in shared.items()}
+        received |= {name: value.clone() for name, value in turns.personal.weights.items()}
+        own = {} if received.keys() >= self.own.initial.keys() else self.own.take(rows)
+        return {name: received[name] if name in received else own[name] for name in self.own.initial}
 
     def keep(self, rows: Sequence[int], weights: State) -> None:
         """Remember what clients have just trained."""
-        for name, value in weights.items():
-            self.own[name][list(rows)] = value
+        self.own.put(rows, weights)
         self.taken[list(rows)] += 1
 
 
@@ -119,7 +122,8 @@ def group_clients(
         spec = models[members[0] * len(models) // total]
         classes, draws = len(federation.classes), key(experiment.seed, "weights")
         module = build(spec, (channels, height, width), classes, draws, method.extend)
-        groups.append(Group(members, clients, module, device, dtype))
+        share = room(device) * len(members) / total
+        groups.append(Group(members, clients, module, device, dtype, share))
     return groups
 
 

@@ -11,10 +11,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from protofed.engines.base import Engine
 from protofed.engines.group import Group, State, Turns
+from protofed.engines.schedule import Losses, Schedule
 from protofed.messages import Broadcast
 from protofed.methods.base import Batch, Clock, PublicExchange, Trained, Turn
 from protofed.models.layers import step
-from protofed.models.net import Net
 from protofed.randomness import step_keys
 
 EVAL_BATCH = 1000
@@ -25,7 +25,7 @@ class Sequential(Engine):
 
     name: ClassVar[str] = "sequential"
 
-    def train(self, group: Group, rows: Sequence[int], turns: Turns) -> tuple[Trained, list[Tensor]]:
+    def train(self, group: Group, rows: Sequence[int], turns: Turns, batches: Schedule) -> tuple[Trained, Losses]:
         """Each client in turn."""
         start = group.start(rows, turns)
         keys = self.keys(group, rows, "dropout", turns.clock)
@@ -33,39 +33,41 @@ class Sequential(Engine):
         for position, row in enumerate(rows):
             group.module.load_state_dict({name: value[position] for name, value in start.items()})
             turn = turns.turn(turns.personal.rows(position))
-            loss, features, labels = self._train_client(group, row, keys[position], turn)
+            loss, features, labels = self._train_client(group, row, keys[position], turn, batches.of([position]))
             weights.append({name: value.clone() for name, value in group.module.state_dict().items()})
             collected.append((features, labels))
             losses.append(loss)
         stacked = {name: torch.stack([state[name] for state in weights]) for name in start}
+        lost = Losses.of(pad_sequence(losses, batch_first=True), batches)
         seen = None
         if self.method.collect in ("last-epoch", "all-epochs"):
             features = pad_sequence([features for features, _ in collected], batch_first=True)
             seen = features, pad_sequence([labels for _, labels in collected], batch_first=True, padding_value=-1)
-        return self.trained(group, rows, stacked, seen, losses, turns.clock), losses
+        return self.trained(group, rows, stacked, seen, lost, batches, turns.clock), lost
 
-    def _train_client(self, group: Group, row: int, key: Tensor, turn: Turn) -> tuple[Tensor, Tensor, Tensor]:
+    def _train_client(
+        self, group: Group, row: int, key: Tensor, turn: Turn, batches: Schedule
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Phase by phase, batch by batch: the loss of each step, and the features and labels for prototypes."""
-        model = Net(group.module)
-        batches = self.schedule(group, row, turn.clock)
-        keys = step_keys(key, len(batches.sizes))
-        index = batches.rows.to(self.device) + group.starts[row]
-        real = index >= group.starts[row]
+        model = self.net(group)
+        keys = step_keys(key, int(batches.steps))
+        collecting = self.collecting(batches)[0].tolist()
         losses, features, labels = [], [], []
         for phase, first, last in self.phases():
             for name, parameter in group.module.named_parameters():
                 parameter.requires_grad_(phase.trains(name))
             trainable = [parameter for parameter in group.module.parameters() if parameter.requires_grad]
-            optimiser = self.optimiser(trainable, turn.clock)
-            for now in range(len(batches.sizes))[batches.steps(first, last)]:
-                chosen, mask = index[now, : batches.sizes[now]], real[now, : batches.sizes[now]]
-                batch = Batch(group.pixels(group.images[chosen]), group.labels[chosen], mask)
+            optimiser = self.optimiser(trainable, self.rate(turn.clock))
+            for now in range(int(batches.each) * first, int(batches.each) * last):
+                chosen = batches.rows[0, now]
+                chosen = (chosen[chosen >= 0] + group.begins[row]).to(self.device)
+                batch = Batch(group.pixels(group.images[chosen]), group.labels[chosen], torch.ones_like(chosen).bool())
                 with step(keys[now]):
                     loss = self.loss(model, batch, turn).mean()
                 optimiser.zero_grad()
                 torch.autograd.backward(loss)
                 self.clip(None if parameter.grad is None else parameter.grad.unsqueeze(0) for parameter in trainable)
-                if self.collecting(now, batches) and model.features is not None:
+                if collecting[now] and model.features is not None:
                     features.append(model.features.detach())
                     labels.append(batch.y)
                 optimiser.step()
@@ -82,9 +84,9 @@ class Sequential(Engine):
         for position in range(len(keys)):
             group.module.load_state_dict({name: value[position] for name, value in states.items()})
             parameters = [parameter.requires_grad_() for parameter in group.module.parameters()]
-            optimiser = self.optimiser(parameters, clock)
+            optimiser = self.optimiser(parameters, self.rate(clock))
             with step(keys[position]):
-                loss = self.method.public_loss(Net(group.module), x, received)
+                loss = self.method.public_loss(self.net(group), x, received)
             optimiser.zero_grad()
             torch.autograd.backward(loss)
             optimiser.step()
@@ -95,7 +97,7 @@ class Sequential(Engine):
     def forward(self, group: Group, states: State, x: Tensor) -> tuple[Tensor, Tensor]:
         """One model after the other."""
         outputs = [
-            Net(group.module, {name: value[position] for name, value in states.items()})(x, train=False)
+            self.net(group, {name: value[position] for name, value in states.items()})(x, train=False)
             for position in range(len(next(iter(states.values()))))
         ]
         return torch.stack([out.features for out in outputs]), torch.stack([out.logits for out in outputs])
@@ -105,8 +107,8 @@ class Sequential(Engine):
         """One client after the other."""
         features, labels = [], []
         for position, row in enumerate(rows):
-            model = Net(group.module, {name: value[position] for name, value in states.items()})
-            mine = slice(int(group.starts[row]), int(group.starts[row]) + group.sizes[row])
+            model = self.net(group, {name: value[position] for name, value in states.items()})
+            mine = slice(group.begins[row], group.begins[row] + group.sizes[row])
             chunks = torch.split(group.images[mine], EVAL_BATCH)
             features.append(torch.cat([model(group.pixels(chunk), train=False).features for chunk in chunks]))
             labels.append(group.labels[mine])

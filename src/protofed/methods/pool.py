@@ -12,7 +12,8 @@ from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Batch, Clock, Collect, Turn, cross_entropy
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
-from protofed.prototypes import Prototypes, pad_with_class_mean, pooled_contrast, slot_contrast
+from protofed.prototypes import Prototypes, bound_pool, pad_with_class_mean, pooled_contrast, slot_contrast
+from protofed.randomness import key
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class PrototypePool(FedAvg):
     ce_weight: float = 1.0
     contrast_weight: float = 1.0
     collect: Collect = "eval-pass"
+    pool_size: int | None = None  # most prototypes a class in the pool; the server clusters those of a larger one
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:
@@ -39,6 +41,8 @@ class PrototypePool(FedAvg):
         for weight in ("ce_weight", "contrast_weight"):
             if getattr(self, weight) < 0:
                 raise UserError(weight, getattr(self, weight), "it must be 0 or more")
+        if self.pool_size is not None and self.pool_size < 1:
+            raise UserError("pool_size", self.pool_size, "it must be 1 or more prototypes per class")
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
         """Eq. 12: CE + L_R."""
@@ -51,8 +55,11 @@ class PrototypePool(FedAvg):
         return task + self.contrast_weight * contrast(out.features, batch.y, pool, self.temperature)
 
     def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
-        """Eqs. 8-9: average the weights, put the prototypes side by side."""
-        return Broadcast(super().aggregate(uploads, previous, clock).weights, {"pool": uploads.prototypes["local"]})
+        """Eqs. 8-9: average the weights, put the prototypes side by side; ours: no more than `pool_size` of a class."""
+        pool = uploads.prototypes["local"]
+        if self.pool_size is not None:
+            pool = bound_pool(pool, self.pool_size, key(clock.seed, "pool", clock.round))
+        return Broadcast(super().aggregate(uploads, previous, clock).weights, {"pool": pool})
 
     def receive(self, broadcast: Broadcast) -> Broadcast:
         """Eq. 10: the slot-wise loss needs a full grid, so the client pads the pool; padding is never sent."""

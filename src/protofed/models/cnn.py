@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
+from torch.nn.functional import max_pool2d
 
-from protofed.models.layers import BatchNorm, Dropout, Dropout2d, max_pool2
+from protofed.models.layers import BatchNorm, Dropout, Dropout2d
 from protofed.models.output import Output
 
 
@@ -26,8 +27,8 @@ class Cnn(nn.Module):
         self.head = nn.Linear(self.feature_size, classes)
 
     def forward(self, x: Tensor) -> Output:
-        first = max_pool2(self.conv1(x))
-        second = max_pool2(self.dropout2d(self.conv2(first.relu())))
+        first = max_pool2d(self.conv1(x), 2)
+        second = max_pool2d(self.dropout2d(self.conv2(first.relu())), 2)
         hidden = self.hidden(second.relu().flatten(1))
         features = hidden.relu()
         return Output(features, self.head(self.dropout(features)), (first, second, hidden))
@@ -53,6 +54,6 @@ class ProtoNet(nn.Module):
             blocks.append(block(x))
             x = blocks[-1].relu()
             if min(x.shape[-2:]) > 1:
-                x = max_pool2(x)
+                x = max_pool2d(x, 2)
         features = x.flatten(1)
         return Output(features, self.head(features), tuple(blocks))

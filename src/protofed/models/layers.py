@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +24,6 @@ class Step:
 
     key: Tensor
     mask: Tensor | None  # [B], None when every sample is real
-    stacked: bool = False  # under vmap
     sites: int = 0  # dropout calls so far, so that each one draws its own mask
 
     def next_site(self) -> int:
@@ -37,9 +35,9 @@ _current: ContextVar[Step | None] = ContextVar("step", default=None)
 
 
 @contextmanager
-def step(key: Tensor, mask: Tensor | None = None, stacked: bool = False) -> Iterator[None]:
+def step(key: Tensor, mask: Tensor | None = None) -> Iterator[None]:
     """Open a training step for one client, or under vmap for one client of many."""
-    token = _current.set(Step(key, mask, stacked))
+    token = _current.set(Step(key, mask))
     try:
         yield
     finally:
@@ -72,7 +70,7 @@ class Dropout(nn.Module):
         current = _open_step(self)
         shape = x.shape[:2] + (1,) * (x.dim() - 2) if self.spatial else x.shape
         keep = bits(current.key, current.next_site(), tuple(shape)) >= int(self.p * 2**32)
-        return x * keep / (1 - self.p)
+        return x * (keep / (1 - self.p)).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
@@ -137,49 +135,6 @@ class BatchNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{len(self.running_mean)}, eps={self.eps}, momentum={self.momentum}"
-
-
-class _MaxPool2(torch.autograd.Function):
-    """2×2 max pooling from slices: elementwise, so a stacked batch keeps its memory layout.
-
-    vmap would move clients to the front and copy for torch's own; for a single client that one is faster.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        a, b, c, d = _quarters(x)
-        return torch.maximum(torch.maximum(a, b), torch.maximum(c, d))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs, output)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        """To the first largest of each four, as in torch's own."""
-        x, largest = ctx.saved_tensors
-        result = torch.zeros_like(x)
-        free = torch.ones_like(largest, dtype=torch.bool)
-        for value, target in zip(_quarters(x), _quarters(result), strict=True):
-            hit = (value == largest) & free
-            target.copy_(grad * hit)
-            free = free & ~hit
-        return result
-
-
-def _quarters(x: Tensor) -> list[Tensor]:
-    height, width = (side // 2 * 2 for side in x.shape[-2:])
-    return [x[..., row:height:2, column:width:2] for row in (0, 1) for column in (0, 1)]
-
-
-def max_pool2(x: Tensor) -> Tensor:
-    """The largest of each 2×2; an odd last row or column is left out."""
-    current = _current.get()
-    if current is None or not current.stacked:
-        return nn.functional.max_pool2d(x, 2)
-    return cast(Tensor, _MaxPool2.apply(x))  # type: ignore[no-untyped-call]  # torch does not type it
 
 
 def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:

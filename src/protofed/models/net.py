@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -14,10 +15,16 @@ from protofed.models.output import Output
 class Net:
     """Call it on a batch: `model(x)` trains; `model(x, weights, train=False)` asks a teacher."""
 
-    def __init__(self, module: nn.Module, state: Mapping[str, Tensor] | None = None) -> None:
-        """Run `module` with `state` in place of its parameters and buffers, or with its own when None."""
+    def __init__(
+        self, module: nn.Module, state: Mapping[str, Tensor] | None = None, low: torch.dtype | None = None
+    ) -> None:
+        """Run `module` with `state` in place of its parameters and buffers, or with its own when None.
+
+        In `low` precision the model's products are, and nothing else: weights, statistics and what it returns are not.
+        """
         self.module = module
         self.state = state
+        self.low = low
         self.features: Tensor | None = None  # of the last training forward, for prototypes taken while training
 
     @property
@@ -31,7 +38,10 @@ class Net:
         if self.module.training != train:
             self.module.train(train)
         state = self.state if weights is None else weights
-        out = cast(Output, self.module(x) if state is None else functional_call(self.module, dict(state), (x,)))
+        with torch.autocast(x.device.type, self.low, enabled=self.low is not None, cache_enabled=False):
+            out = cast(Output, self.module(x) if state is None else functional_call(self.module, dict(state), (x,)))
+        if self.low is not None:
+            out = Output(out.features.to(x.dtype), out.logits.to(x.dtype), tuple(b.to(x.dtype) for b in out.blocks))
         if train:
             self.features = out.features
         return out

@@ -1,6 +1,6 @@
 """Prototypes: the type, what makes them from features, losses on them, aggregation and the nearest-prototype rule."""
 
-from protofed.prototypes.aggregate import Weighting, mean_over_holders, pad_with_class_mean
+from protofed.prototypes.aggregate import Weighting, bound_pool, mean_over_holders, pad_with_class_mean
 from protofed.prototypes.dbscan import dbscan, quantile_eps
 from protofed.prototypes.finch import Centroids, finch, finch_pool
 from protofed.prototypes.kmeans import Start, kmeans
@@ -25,6 +25,7 @@ __all__ = [
     "Segments",
     "Start",
     "Weighting",
+    "bound_pool",
     "class_means",
     "cluster_attraction",
     "cluster_contrast",

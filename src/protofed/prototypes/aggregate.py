@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from protofed.prototypes.kmeans import kmeans
 from protofed.prototypes.type import Prototypes
 
 Weighting = Literal["uniform", "samples", "literal"]
@@ -44,3 +45,20 @@ def pad_with_class_mean(pool: Prototypes) -> Prototypes:
     return Prototypes(
         torch.where(short.unsqueeze(-1), mean.unsqueeze(1), pool.vectors), torch.where(short, filler, pool.counts)
     )
+
+
+def bound_pool(pool: Prototypes, size: int, key: int) -> Prototypes:
+    """At most `size` prototypes a class. A pool that has no more, [N, C, K, D], stays as it is.
+
+    Otherwise each class's prototypes, weighed by their counts, are clustered by k-means from one random start, and the
+    clusters stand as `size` clients with one prototype a class: [size, C, 1, D]. A class with fewer keeps its own.
+    """
+    rows = pool.pooled()
+    classes, most = rows.counts.shape
+    if most <= size:
+        return pool
+    labels = torch.where(rows.filled, torch.arange(classes, device=rows.counts.device).unsqueeze(-1), -1)
+    keys = torch.tensor([key], device=labels.device)
+    vectors, labels, counts = rows.vectors.view(1, classes * most, -1), labels.view(1, -1), rows.counts.view(1, -1)
+    clusters = kmeans(vectors, labels, classes, size, keys, restarts=1, weights=counts)
+    return Prototypes(clusters.vectors.permute(2, 1, 0, 3), clusters.counts.permute(2, 1, 0))

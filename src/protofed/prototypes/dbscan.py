@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import torch
 from torch import Tensor
 
 from protofed.errors import UserError
 from protofed.prototypes.means import group_means
-from protofed.prototypes.segments import exact_distances, segments
+from protofed.prototypes.segments import exact_distances, segments, time_to_ask
 from protofed.prototypes.type import Prototypes
 
 
@@ -31,7 +33,8 @@ def dbscan(
         raise UserError("min_samples", min_samples, "a dense region needs one sample or more")
 
     part = segments(labels, classes)
-    points = part.gather(features if space is None else space)
+    samples = part.gather(features)
+    points = samples if space is None else part.gather(space)
     radius = eps[part.clients, part.classes].view(-1, 1, 1) if isinstance(eps, Tensor) else eps
     cluster = dense_regions(points, part.mask, radius, min_samples)
     only_noise = (cluster < 0).all(-1, keepdim=True)
@@ -39,7 +42,7 @@ def dbscan(
 
     number = int(cluster.max()) + 1 if len(cluster) else 1
     member = cluster.unsqueeze(-1) == torch.arange(number, device=cluster.device)
-    return part.scatter(*group_means(part.gather(features), member))
+    return part.scatter(*group_means(samples, member))
 
 
 def dense_regions(points: Tensor, mask: Tensor, radius: float | Tensor, min_samples: int) -> Tensor:
@@ -48,20 +51,21 @@ def dense_regions(points: Tensor, mask: Tensor, radius: float | Tensor, min_samp
     near &= mask.unsqueeze(-1) & mask.unsqueeze(-2)
     core = near.sum(-1) >= min_samples  # a point is its own neighbour
 
-    # Connected core points come to share the lowest index among them; `nobody` is above every index.
-    nobody = mask.shape[1]
+    # Connected core points come to share the lowest index among them; any other point keeps its own.
+    nobody = mask.shape[1]  # above every index
     index = torch.arange(nobody, device=points.device, dtype=torch.int32)
-    root = torch.where(core, index, nobody)
-    while True:
-        lowest = torch.where(near, root.unsqueeze(-2), nobody).amin(-1)  # over the core points in reach
-        lowest = torch.where(core, lowest, nobody)
-        lowest = torch.where(core, lowest.gather(-1, lowest.clamp(max=nobody - 1).long()), nobody)  # the root's root
-        if torch.equal(lowest, root):
+    linked = near & core.unsqueeze(-1) & core.unsqueeze(-2)
+    linked.diagonal(0, -2, -1).fill_(True)
+    root = index.expand_as(mask)
+    for step in count():
+        before = root
+        root = torch.where(linked, root.unsqueeze(-2), nobody).amin(-1)
+        root = root.gather(-1, root.long())  # the root's root
+        if time_to_ask(step, points.device) and torch.equal(root, before):
             break
-        root = lowest
 
     # A border point joins the first region in reach.
-    joined = torch.where(near, root.unsqueeze(-2), nobody).amin(-1)
+    joined = torch.where(near, torch.where(core, root, nobody).unsqueeze(-2), nobody).amin(-1)
     number = (core & (root == index)).cumsum(-1) - 1
     return torch.where(joined < nobody, number.gather(-1, joined.clamp(max=nobody - 1).long()), -1)
 

@@ -59,17 +59,17 @@ def hierarchy(points: Tensor, mask: Tensor) -> Tensor:
     points = points.to(torch.float64)
     mask = mask & points.any(-1)
     label = _components(_first_neighbours(points, mask), mask)
-    levels = [label]
-    while True:
-        number = _sums(mask.to(torch.float64).unsqueeze(-1), label)
-        means = _sums(points, label) / number.clamp(min=1)
-        exists = number.squeeze(-1) > 0
-        joined = _components(_first_neighbours(means, exists), exists)
-        going = joined.amax(-1, keepdim=True) > 0  # more than one cluster is left
-        if not going.any():
-            return torch.stack(levels, dim=-1)
-        label = torch.where(going & mask, joined.gather(-1, label.clamp(min=0)), label)
+    levels = []
+    going = label.amax(-1, keepdim=True) > 0  # more than one cluster is left
+    while number := _most(torch.where(going.any(), label, -1)):
         levels.append(label)
+        order, bounds = _by_cluster(label, number)
+        sizes = bounds.diff().unsqueeze(-1)
+        means, exists = _sums(points, order, bounds) / sizes.clamp(min=1), sizes.squeeze(-1) > 0
+        joined = _components(_first_neighbours(means, exists), exists)
+        going = joined.amax(-1, keepdim=True) > 0
+        label = torch.where(going & mask, joined.gather(-1, label.clamp(min=0)), label)
+    return torch.stack(levels or [label], dim=-1)
 
 
 def _prototypes(rows: Tensor, mask: Tensor, weight: Tensor, centroids: Centroids) -> tuple[Tensor, Tensor]:
@@ -80,30 +80,34 @@ def _prototypes(rows: Tensor, mask: Tensor, weight: Tensor, centroids: Centroids
     only_zeros = (cluster < 0).all(-1, keepdim=True)
     cluster = torch.where(only_zeros & mask, 0, cluster)
 
-    weight = weight.to(torch.float64).unsqueeze(-1)
-    share = weight if centroids == "weighted" else torch.ones_like(weight)
-    total = _sums(share, cluster)
-    means = _sums(share * rows, cluster) / torch.where(total > 0, total, 1)
-    return means.to(rows.dtype), _sums(weight, cluster).squeeze(-1).to(rows.dtype)
+    order, bounds = _by_cluster(cluster, max(1, _most(cluster)))
+    weight, values = weight.to(torch.float64).unsqueeze(-1), rows.to(torch.float64)
+    counts = _sums(weight, order, bounds)
+    total = bounds.diff().unsqueeze(-1)
+    if centroids == "weighted":
+        values, total = weight * values, counts
+    means = _sums(values, order, bounds) / torch.where(total > 0, total, 1)
+    return means.to(rows.dtype), counts.squeeze(-1).to(rows.dtype)
 
 
 def _first_neighbours(points: Tensor, mask: Tensor) -> Tensor:
     """[S, m]: the other row with the largest cosine, the first of equals; a row without others gets itself."""
     count, size = mask.shape
-    scale = points.abs().amax(-1, keepdim=True)  # taken out first: squares of tiny values vanish
+    scale = torch.linalg.vector_norm(
+        points, torch.inf, -1, keepdim=True
+    )  # taken out first: squares of tiny values vanish
     unit = normalize(points / torch.where(scale > 0, scale, 1), dim=-1)
-    nearest = torch.arange(size, device=points.device).repeat(count, 1)
+    outside = ~mask
+    nearest = torch.empty(mask.shape, dtype=torch.int64, device=points.device)
     some, rows = max(1, _BLOCK // size**2), max(1, _BLOCK // size)
     for s in range(0, count, some):
         for r in range(0, size, rows):
             block = (slice(s, s + some), slice(r, r + rows))
             cosines = unit[block] @ unit[block[0]].mT
-            cosines.masked_fill_(~mask[block[0]].unsqueeze(-2), -torch.inf)
-            cosines.diagonal(r, -2, -1).fill_(-torch.inf)
+            cosines.masked_fill_(outside[block].unsqueeze(-1) | outside[block[0]].unsqueeze(-2), -torch.inf)
+            cosines.diagonal(r, -2, -1).fill_(-2)  # less than any other row
             largest = cosines.amax(-1, keepdim=True)
-            first = (cosines >= largest - _TIE).to(torch.uint8).argmax(-1)
-            alone = ~mask[block] | (largest.squeeze(-1) == -torch.inf)
-            nearest[block] = torch.where(alone, nearest[block], first)
+            nearest[block] = (cosines >= largest - _TIE).view(torch.uint8).argmax(-1)
     return nearest
 
 
@@ -123,13 +127,21 @@ def _components(nearest: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, number.gather(-1, first), -1)
 
 
-def _sums(values: Tensor, label: Tensor) -> Tensor:
+def _most(label: Tensor) -> int:
+    """The number of clusters in the segment with most."""
+    return int(label.max()) + 1 if label.numel() else 0
+
+
+def _by_cluster(label: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """[S, m], [S, M + 1]: the rows cluster by cluster, in their old order, and where each cluster begins and ends."""
+    label, order = label.sort(dim=-1, stable=True)
+    return order, torch.searchsorted(label, torch.arange(number + 1, device=label.device).repeat(len(label), 1))
+
+
+def _sums(values: Tensor, order: Tensor, bounds: Tensor) -> Tensor:
     """[S, M, D]: the sum of each cluster's rows, [S, m, D]; rows labelled −1 are in none.
 
     Rows are added one by one in their order, so that neither padding nor other segments change a bit.
     """
-    number = max(1, int(label.max()) + 1) if label.numel() else 1
-    rows = torch.zeros(len(label), number + 1, dtype=torch.int64, device=label.device)
-    rows.scatter_add_(-1, label + 1, torch.ones_like(label))
-    order = label.argsort(dim=-1, stable=True).unsqueeze(-1).expand_as(values)
-    return torch.segment_reduce(values.gather(1, order), "sum", lengths=rows, axis=1, unsafe=True)[:, 1:]
+    rows = values.gather(1, order.unsqueeze(-1).expand_as(values))
+    return torch.segment_reduce(rows, "sum", offsets=bounds, axis=1, unsafe=True)

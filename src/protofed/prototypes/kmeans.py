@@ -9,9 +9,9 @@ from torch import Tensor
 
 from protofed.errors import UserError
 from protofed.prototypes.means import group_means
-from protofed.prototypes.segments import exact_distances, segments
+from protofed.prototypes.segments import exact_distances, segments, time_to_ask
 from protofed.prototypes.type import Prototypes
-from protofed.randomness import uniform
+from protofed.randomness import bits, uniform
 
 Start = Literal["random", "k-means++"]
 
@@ -30,36 +30,40 @@ def kmeans(
     iterations: int = 100,
     tolerance: float = 1e-4,
     space: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> Prototypes:
     """Up to k prototypes a class and client, the means of its clusters: [N, n, D] becomes [N, C, k, D].
 
     Of `restarts` runs of Lloyd's algorithm the one with least inertia counts. A class with at most k samples is
     represented by its distinct samples; clusters that end empty are dropped; slots come in the order of their first
     members. `keys`, [N], are the clients' keys for the draws. With `space`, [N, n, E], samples are clustered there
-    (say, normalised) and the prototypes are still means of `features`. A row labelled −1 is padding.
+    (say, normalised) and the prototypes are still means of `features`. A sample counts `weights`, [N, n], times, or
+    once. A row labelled −1 is padding.
     """
     if k < 1:
         raise UserError("k", k, "a class needs one prototype or more")
 
     part = segments(labels, classes)
-    points = part.gather(features if space is None else space)
-    class_keys = (uniform(keys, _CLASS_KEYS, (classes,)) * 2**32).long()[part.clients, part.classes]
+    samples = part.gather(features)
+    points = samples if space is None else part.gather(space)
+    weight = (part.mask if weights is None else part.gather(weights.unsqueeze(-1)).squeeze(-1)).to(points.dtype)
+    class_keys = bits(keys, _CLASS_KEYS, (classes,))[part.clients, part.classes]
 
     centres = _STARTS[start](points, part.mask, class_keys, k, restarts)
-    centres = _lloyd(points, part.mask, centres, iterations, tolerance)
-    nearest, distances = _assign(points, centres)
-    nearest = nearest.gather(-1, _best(distances, part.mask).view(-1, 1, 1).expand(*part.mask.shape, 1)).squeeze(-1)
+    distances = _distances(points, _lloyd(points, weight, centres, iterations, tolerance))
+    best = _best(distances.amin(-1), weight).view(-1, 1, 1).expand(*weight.shape, 1)
+    nearest = distances.argmin(-1).gather(-1, best)
 
-    member = (nearest.unsqueeze(-1) == torch.arange(k, device=nearest.device)) & part.mask.unsqueeze(-1)
+    member = (nearest == torch.arange(k, device=nearest.device)) & part.mask.unsqueeze(-1)
     rank = torch.arange(part.mask.shape[1], device=nearest.device).unsqueeze(-1)
     first_member = torch.where(member, rank, len(rank)).amin(-2)
     order = first_member.argsort(dim=-1, stable=True)  # empty clusters come last
     member = member.gather(-1, order.unsqueeze(-2).expand_as(member))
-    return part.scatter(*group_means(part.gather(features), member))
+    return part.scatter(*group_means(samples, member * weight.unsqueeze(-1)))
 
 
 def _random_start(points: Tensor, mask: Tensor, keys: Tensor, k: int, restarts: int) -> Tensor:
-    """[S, R, K, D]: k different samples, those with the highest scores. A start that does not exist is at infinity."""
+    """[S, R, K, D]: k different samples, those with the highest scores. A start that does not exist is far away."""
     scores = _draws(keys, _FIRST_PICK, mask, restarts).masked_fill(~mask.unsqueeze(-1), -1)
     scores, chosen = scores.sort(dim=1, descending=True, stable=True)
     return _take(points, chosen[:, :k].mT, scores[:, :k].mT >= 0)
@@ -89,37 +93,35 @@ def _draws(keys: Tensor, site: int, mask: Tensor, restarts: int) -> Tensor:
 
 
 def _take(points: Tensor, chosen: Tensor, exists: Tensor) -> Tensor:
-    """The points [S, R, K, D] at the ranks `chosen`, [S, R, K]; at infinity where they do not exist."""
+    """The points [S, R, K, D] at the ranks `chosen`, [S, R, K]; infinitely far where they do not exist."""
     segment = torch.arange(len(points), device=points.device).view(-1, 1, 1)
-    return points[segment, chosen].masked_fill(~exists.unsqueeze(-1), torch.inf)
+    # Not ∞: a centre that stays there moves by 0, not by ∞ − ∞. Squared, it is.
+    return points[segment, chosen].masked_fill(~exists.unsqueeze(-1), torch.finfo(points.dtype).max)
 
 
-def _assign(points: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-    """Each point's nearest centre and its distance, [S, m, R], in each of the R restarts."""
-    distances = torch.unflatten(exact_distances(points, centres.flatten(1, 2)), -1, centres.shape[1:3])
-    nearest = distances.argmin(-1)
-    return nearest, distances.gather(-1, nearest.unsqueeze(-1)).squeeze(-1)
+def _distances(points: Tensor, centres: Tensor) -> Tensor:
+    """From each point to each centre of each of the R restarts, [S, m, R, K]."""
+    return torch.unflatten(exact_distances(points, centres.flatten(1, 2)), -1, centres.shape[1:3])
 
 
-def _lloyd(points: Tensor, mask: Tensor, centres: Tensor, iterations: int, tolerance: float) -> Tensor:
+def _lloyd(points: Tensor, weight: Tensor, centres: Tensor, iterations: int, tolerance: float) -> Tensor:
     """Lloyd's iterations; each restart of each segment stops by itself, when no centre moves beyond `tolerance`."""
     slots = torch.arange(centres.shape[2], device=points.device)
     moving = torch.ones(centres.shape[:2], dtype=torch.bool, device=points.device)
-    for _ in range(iterations):
-        nearest, _ = _assign(points, centres)
-        member = (nearest.unsqueeze(-1) == slots) & mask.view(*mask.shape, 1, 1)
+    for step in range(iterations):
+        nearest = _distances(points, centres).argmin(-1, keepdim=True)
+        member = (nearest == slots) * weight.view(*weight.shape, 1, 1)
         means, counts = (torch.unflatten(x, 1, centres.shape[1:3]) for x in group_means(points, member.flatten(2)))
         update = (counts > 0) & moving.unsqueeze(-1)  # a centre without members stays where it is
-        shift = torch.linalg.vector_norm(means - centres, dim=-1).masked_fill(~update, 0).amax(-1)
-        centres = torch.where(update.unsqueeze(-1), means, centres)
-        moving = shift > tolerance
-        if not moving.any():
+        before, centres = centres, torch.where(update.unsqueeze(-1), means, centres)
+        moving = torch.linalg.vector_norm(centres - before, dim=-1).amax(-1) > tolerance
+        if time_to_ask(step, points.device) and not moving.any():
             break
     return centres
 
 
-def _best(distances: Tensor, mask: Tensor) -> Tensor:
+def _best(distances: Tensor, weight: Tensor) -> Tensor:
     """[S]: the restart with least inertia; the first of those that differ by no more than rounding."""
-    inertia = (distances.to(torch.float64).square() * mask.unsqueeze(-1)).sum(1)
+    inertia = (distances.to(torch.float64).square() * weight.unsqueeze(-1)).sum(1)
     least = inertia.amin(-1, keepdim=True)
-    return (inertia <= least * (1 + 1e-6)).long().argmax(-1)
+    return (inertia <= least * (1 + 1e-6)).view(torch.uint8).argmax(-1)

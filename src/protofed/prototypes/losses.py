@@ -5,6 +5,8 @@ Each gives one value per sample, [B]. A sample whose class has no prototype, or 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import reduce
 from typing import Literal
 
 import torch
@@ -17,40 +19,28 @@ from protofed.prototypes.type import Prototypes
 
 Metric = Literal["mse", "l2", "l1", "emd"]
 
+_ZERO = 1e-8  # what is no longer than this has no direction
+_CHUNK = 2**16  # similarities of a client held at once
+
 
 def slot_contrast(features: Tensor, labels: Tensor, pool: Prototypes, temperature: float) -> Tensor:
     """MP-FedCL Eq. 11: for each slot k of each client i, cross-entropy over the classes; the mean over (i, k).
 
     The positive is the prototype of the sample's own class, and similarity is the cosine. `pool` is [N, C, K, D],
     padded (`pad_with_class_mean`); a slot without the sample's class does not count, and empty ones are no candidates.
+    The pool is a constant: it gets no gradient.
     """
-    clients, classes, slots = pool.counts.shape
-    logits = torch.unflatten(_cosines(features, pool.vectors), -1, (clients, classes, slots)) / temperature
-    logits = logits.masked_fill(~pool.filled, torch.finfo(logits.dtype).min)  # not −∞: ∞ − ∞ is NaN
-
-    own = labels.clamp(min=0)
-    positive = logits.gather(2, own.view(-1, 1, 1, 1).expand(-1, clients, 1, slots)).squeeze(2)
-    counted = pool.filled.movedim(1, 0)[own] & (labels >= 0).view(-1, 1, 1)  # [B, N, K]
-    entropy = torch.where(counted, logits.logsumexp(2) - positive, 0)
-    return entropy.sum((1, 2)) / counted.sum((1, 2)).clamp(min=1)
+    return _contrast(features, labels, pool, temperature, _slot_log_sums)
 
 
 def pooled_contrast(features: Tensor, labels: Tensor, pool: Prototypes, temperature: float) -> Tensor:
     """DP-FedCL: −1/|P(y)| Σ_{p ∈ P(y)} [v·u_p/τ − log Σ_a exp(v·u_a/τ)], a over the whole pool, all of unit length.
 
-    `pool` is [C, M, D] or [N, C, M, D].
+    `pool` is [C, M, D] or [N, C, M, D], a constant.
     """
-    classes, slots = pool.counts.shape[-2:]
-    filled = pool.filled.flatten()
-    label = (
-        torch.arange(classes, device=labels.device).view(-1, 1).expand(classes, slots).expand_as(pool.counts).flatten()
-    )
-
-    logits = _cosines(features, pool.vectors) / temperature
-    everyone = logits.masked_fill(~filled, torch.finfo(logits.dtype).min).logsumexp(-1)
-    positive = (label == labels.unsqueeze(-1)) & filled
-    number = positive.sum(-1)
-    return torch.where(number > 0, everyone - (logits * positive).sum(-1) / number.clamp(min=1), 0)
+    if pool.counts.dim() == 2:
+        pool = Prototypes(pool.vectors.unsqueeze(0), pool.counts.unsqueeze(0))
+    return _contrast(features, labels, pool, temperature, _pooled_log_sum)
 
 
 def cluster_contrast(
@@ -152,6 +142,87 @@ def _shares(clusters: Prototypes) -> Tensor:
     return clusters.counts / torch.where(total > 0, total, 1)
 
 
+def _contrast(features: Tensor, labels: Tensor, pool: Prototypes, temperature: float, log_sums: _LogSums) -> Tensor:
+    """The mean over positives p of log Σ_a exp(v·u_a/τ) − v·u_p/τ, v = z/|z|; the sums are those of `log_sums`.
+
+    Its gradient in z, [B, D], is found on the way, chunk by chunk of the pool, so that no similarities are kept for
+    backward: those of 1,000 clients × 32 samples to 20,000 prototypes would fill 2.6 GB, several times over.
+    """
+    u, filled = _unit(pool.vectors), pool.filled
+    z = features.detach().to(u.dtype)
+    length: Tensor = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+    scale = length.clamp(min=_ZERO) * temperature
+    v = z / scale  # of length 1/τ
+    own = labels.clamp(min=0)
+    number = filled.sum((0, 2), dtype=z.dtype)  # [C]: how many positives a class has
+    known = ((number[own] > 0) & (labels >= 0)).unsqueeze(-1)
+    number = number.clamp(min=1)
+    positive = (u.sum((0, 2)) / number.unsqueeze(-1))[own]  # their mean: the mean of v·u_p is v·positive
+
+    log_sum, slope = log_sums(v, u, filled, own, number)
+    value = (log_sum - (v * positive).sum(-1, keepdim=True)) * known
+    slope = slope - positive
+    growth = temperature**2 * (v * slope).sum(-1, keepdim=True) * (length > _ZERO)  # v turns, but does not grow
+    slope = (slope - growth * v) * (known / scale)
+    return value.squeeze(-1) + ((features - z) * slope).sum(-1)  # Taylor's expansion at z
+
+
+def _slot_log_sums(v: Tensor, u: Tensor, filled: Tensor, own: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean over slots with the own class of log Σ_c exp(v·u_c), [B, 1], and its gradient in v, [B, D]."""
+    u, filled = u.movedim(1, 0).flatten(1, 2), filled.movedim(1, 0).flatten(1)  # [C, N·K, D]: slots side by side
+    weight = filled / number.unsqueeze(-1)
+
+    def of(some: slice) -> tuple[Tensor, Tensor]:
+        rows = u[:, some].flatten(0, 1)
+        log_sum, softmax = _log_sum(torch.unflatten(v @ rows.T, -1, filled[:, some].shape), filled[:, some])
+        share = weight[:, some][own].unsqueeze(1)  # [B, 1, n]
+        return (share * log_sum).sum(-1), (share * softmax).flatten(1) @ rows
+
+    def together(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return a[0] + b[0], a[1] + b[1]
+
+    return reduce(together, map(of, _chunks(u.shape[1], len(v) * len(u))))
+
+
+def _pooled_log_sum(v: Tensor, u: Tensor, filled: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+    """The logarithm of Σ_a exp(v·u_a), a over the whole pool, [B, 1], and its gradient in v, [B, D]."""
+    u, filled = u.flatten(0, -2), filled.flatten()
+
+    def of(some: slice) -> tuple[Tensor, Tensor]:
+        log_sum, softmax = _log_sum(v @ u[some].T, filled[some])
+        return log_sum, softmax @ u[some]
+
+    def together(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        log_sum = torch.logaddexp(a[0], b[0])
+        return log_sum, (a[0] - log_sum).exp() * a[1] + (b[0] - log_sum).exp() * b[1]
+
+    return reduce(together, map(of, _chunks(len(u), len(v))))
+
+
+_LogSums = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def _log_sum(logits: Tensor, filled: Tensor) -> tuple[Tensor, Tensor]:
+    """The logarithm of Σ exp over what is filled along axis 1, which stays, and the softmax."""
+    logits.masked_fill_(~filled, torch.finfo(logits.dtype).min)  # not −∞: ∞ − ∞ is NaN
+    softmax = logits.softmax(1)
+    return logits.amax(1, keepdim=True) - softmax.amax(1, keepdim=True).log(), softmax
+
+
+def _chunks(rows: int, each: int) -> list[slice]:
+    """Slices of so many rows, of `each` similarities, that one holds at most 2^16 (or a single row).
+
+    These are one client's: under vmap, 1,000 clients hold 250 MB of them in float32.
+    """
+    size = max(1, _CHUNK // each)
+    return [slice(first, first + size) for first in range(0, rows, size)]
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    """Scaled to length 1; a zero vector stays."""
+    return normalize(vectors, dim=-1, eps=_ZERO)
+
+
 def _cosines(features: Tensor, vectors: Tensor) -> Tensor:
     """[B, P]: the cosine of each feature with each of the P prototypes; 0 for a zero vector."""
-    return normalize(features, dim=-1, eps=1e-8) @ normalize(vectors, dim=-1, eps=1e-8).flatten(0, -2).T
+    return _unit(features) @ _unit(vectors).flatten(0, -2).T

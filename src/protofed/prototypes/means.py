@@ -11,12 +11,12 @@ from protofed.prototypes.type import Prototypes
 def group_means(values: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
     """The mean of each group's rows, [..., G, D], and their number, [..., G]; zeros for an empty group.
 
-    `values` is [..., n, D]; `member` [..., n, G] says which rows belong to which group.
+    `values` is [..., n, D]; `member` [..., n, G] says which rows belong to which group, or with what weight.
     """
     weight = member.to(values.dtype)
     counts = weight.sum(-2)
     # A matrix product and no scatter: deterministic on a GPU, and it maps over clients.
-    return weight.mT @ values / counts.clamp(min=1).unsqueeze(-1), counts
+    return weight.mT @ values / counts.clamp(min=torch.finfo(counts.dtype).tiny).unsqueeze(-1), counts
 
 
 def class_means(features: Tensor, labels: Tensor, classes: int) -> Prototypes:

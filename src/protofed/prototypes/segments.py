@@ -16,13 +16,13 @@ class Segments(NamedTuple):
 
     clients: Tensor  # [S]
     classes: Tensor  # [S]
-    rows: Tensor  # [S, m]: each sample's row at its client; 0 where padded
+    rows: Tensor  # [S, m]: each sample's row at its client; some other where padded
     mask: Tensor  # [S, m]: which entries are samples
     grid: tuple[int, int]  # N clients, C classes
 
     def gather(self, values: Tensor) -> Tensor:
         """The samples' values, [N, n, D], segment by segment: [S, m, D], zeros where padded."""
-        return values[self.clients.unsqueeze(-1), self.rows] * self.mask.unsqueeze(-1)
+        return torch.where(self.mask.unsqueeze(-1), values[self.clients.unsqueeze(-1), self.rows], 0)
 
     def scatter(self, vectors: Tensor, counts: Tensor) -> Prototypes:
         """Each segment's prototypes, [S, M, D] and [S, M], at their place in the grid: [N, C, M, D]."""
@@ -36,25 +36,31 @@ class Segments(NamedTuple):
 
 def segments(labels: Tensor, classes: int) -> Segments:
     """The segments of `labels`, [N, n], where −1 marks a padding row."""
-    if labels.numel() and int(labels.max()) >= classes:
-        raise UserError("labels", int(labels.max()), f"with {classes} classes a label is at most {classes - 1}")
-    clients = labels.shape[0]
-    owner, row = (labels >= 0).nonzero(as_tuple=True)
-    pair = owner * classes + labels[owner, row]
-    pair, order = pair.sort(stable=True)
+    by_class, order = torch.where(labels < 0, classes, labels).sort(dim=-1, stable=True)  # padding last
+    steps = torch.arange(classes + 1, device=labels.device).repeat(len(labels), 1)
+    bounds = torch.searchsorted(by_class, steps)  # [N, C + 1]: where each class begins, and ends
+    sizes = bounds.diff().flatten()
 
-    sizes = pair.bincount(minlength=clients * classes)
-    first = sizes.cumsum(0) - sizes
-    rank = torch.arange(len(pair), device=pair.device) - first[pair]
-    held = sizes.nonzero().squeeze(-1)
-    segment = torch.zeros_like(sizes)
-    segment[held] = torch.arange(len(held), device=pair.device)
+    # All that the host has to know, in one transfer.
+    known = torch.stack([labels.max(), (sizes > 0).sum(), sizes.max()]).tolist() if labels.numel() else (-1, 0, 0)
+    largest, number, longest = known
+    if largest >= classes:
+        raise UserError("labels", largest, f"with {classes} classes a label is at most {classes - 1}")
 
-    longest = max(1, int(sizes.max())) if len(pair) else 1
-    rows = labels.new_zeros((len(held), longest), dtype=torch.int64)
-    rows[segment[pair], rank] = row[order]
-    mask = torch.arange(longest, device=pair.device) < sizes[held].unsqueeze(-1)
-    return Segments(held // classes, held % classes, rows, mask, (clients, classes))
+    held = (sizes == 0).view(torch.uint8).argsort(stable=True)[:number]
+    client, label = held // classes, held % classes
+    place = bounds[client, label].unsqueeze(-1) + torch.arange(max(1, longest), device=labels.device)
+    mask = place < bounds[client, label + 1].unsqueeze(-1)
+    rows = order[client.unsqueeze(-1), place.clamp(max=labels.shape[1] - 1)]
+    return Segments(client, label, rows, mask, (len(labels), classes))
+
+
+def time_to_ask(step: int, device: torch.device) -> bool:
+    """Whether, after this step of a loop over segments, to ask if all have settled; one that has, stays as it is.
+
+    Always on a CPU. On a GPU an answer means a wait, so only at every fourth step.
+    """
+    return device.type == "cpu" or step % 4 == 3
 
 
 def exact_distances(a: Tensor, b: Tensor) -> Tensor:

@@ -9,13 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
-
 from protofed.errors import UserError
 from protofed.experiment import Experiment, read_yaml
+from protofed.results.checkpoint import Checkpoint
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -32,7 +28,7 @@ class RunFolder:
         self.path = path
         self.rounds = path / "rounds.jsonl"
         self.result = path / "result.json"
-        self.checkpoint = path / "checkpoint" / "state.safetensors"
+        self.checkpoint = Checkpoint(path / "checkpoint")
 
     @classmethod
     def create(cls, path: Path, experiment: Experiment) -> RunFolder:
@@ -66,25 +62,6 @@ class RunFolder:
             raise UserError("DIR", str(self.path), f"rounds.jsonl cannot be read: {error}") from None
         write_atomically(self.rounds, "".join(json.dumps(line) + "\n" for line in kept))
         return kept
-
-    def save_checkpoint(self, tensors: Mapping[str, Tensor], rounds: int) -> None:
-        """Replace the checkpoint by the state after so many rounds."""
-        self.checkpoint.parent.mkdir(exist_ok=True)
-        draft = self.checkpoint.with_name(".state.draft")
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, draft, {"rounds": str(rounds)})
-        os.replace(draft, self.checkpoint)  # noqa: PTH105
-
-    def load_checkpoint(self, device: torch.device) -> tuple[dict[str, Tensor], int] | None:
-        """The last checkpoint and the rounds it stands for, or None if the run had not come to one."""
-        if not self.checkpoint.exists():
-            return None
-        try:
-            with safe_open(self.checkpoint, framework="pt", device=str(device)) as file:
-                # Copies, because tensors in the mapped file are not aligned, and kernels then round differently.
-                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-                return tensors, int(file.metadata()["rounds"])
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise UserError("DIR", str(self.path), f"its checkpoint cannot be read: {error}") from None
 
 
 def make_folder(path: Path, name: str, text: str) -> Path:

@@ -1,13 +1,45 @@
-"""Progress on stderr: a live bar in a terminal, plain lines elsewhere."""
+"""Progress on stderr: live bars in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from protofed.results.result import Result
     from protofed.runner import Run
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a run is, in plain values that can come from another process."""
+
+    method: str
+    seed: int
+    rounds: int
+    done: int
+    engine: str
+    loss: float | None = None  # of the round that is just over; none when a run starts or goes on
+    score: str = ""
+    seconds_left: float = 0.0
+
+    @classmethod
+    def of(cls, run: Run, line: dict[str, Any] | None = None) -> Standing:
+        """A run, and what rounds.jsonl says of the round that is just over."""
+        engine = f"{run.engine.name} engine on {run.device} ({run.engine_reason})"
+        standing = cls(run.method.name, run.experiment.seed, run.experiment.rounds, len(run.history), engine)
+        if line is None:
+            return standing
+        return replace(standing, loss=line["loss"], score=_score(run, line), seconds_left=_seconds_left(run))
+
+    @property
+    def label(self) -> str:
+        """Its name among several."""
+        return f"{self.method} seed {self.seed}"
 
 
 class Progress:
@@ -15,9 +47,14 @@ class Progress:
 
     def begin(self, run: Run) -> None:
         """A run starts, or goes on."""
+        self.tell(Standing.of(run))
 
     def advance(self, run: Run, line: dict[str, Any]) -> None:
         """A round is over; `line` is what rounds.jsonl says of it."""
+        self.tell(Standing.of(run, line))
+
+    def tell(self, standing: Standing) -> None:
+        """A run starts, goes on or has played a round; of several runs, perhaps in another process."""
 
     def finish(self, result: Result) -> None:
         """One of several runs is over, or was already."""
@@ -26,41 +63,48 @@ class Progress:
         """Everything is over."""
 
 
+class Relay(Progress):
+    """Passes on how far a run is."""
+
+    def __init__(self, send: Callable[[Standing], None]) -> None:
+        self.send = send
+
+    def tell(self, standing: Standing) -> None:
+        """To whoever shows it."""
+        self.send(standing)
+
+
 class Lines(Progress):
-    """One line a round, or one line a run when there are several."""
+    """One line a round, or two lines a run when there are several."""
 
     def __init__(self, runs: int = 1) -> None:
         self.runs = runs
-        self.number = 1
+        self.numbers: dict[str, int] = {}
 
-    def begin(self, run: Run) -> None:
-        """Say what is run, and by which engine."""
-        _say(f"{self._label(run)}: {run.experiment.rounds} rounds, {_engine(run)}")
-
-    def advance(self, run: Run, line: dict[str, Any]) -> None:
-        """Round, accuracy so far, time left."""
-        if self.runs == 1:
-            left = _seconds_left(run)
-            _say(
-                f"{self._label(run)}: round {line['round']}/{run.experiment.rounds}  {_score(run, line)}  "
-                f"loss {line['loss']:.3f}" + (f"  {left:.0f} s left" if left else "")
-            )
+    def tell(self, standing: Standing) -> None:
+        """What is run by which engine; then, of a single run, every round."""
+        label = self._numbered(standing.label)
+        if standing.loss is None:
+            _say(f"{label}: {standing.rounds} rounds, {standing.engine}")
+        elif self.runs == 1:
+            left = f"{standing.seconds_left:.0f} s left" if standing.seconds_left else ""
+            parts = (f"round {standing.done}/{standing.rounds}", standing.score, f"loss {standing.loss:.3f}", left)
+            _say(f"{label}: {'  '.join(part for part in parts if part)}")
 
     def finish(self, result: Result) -> None:
         """What the run came to."""
+        label = self._numbered(f"{result.method} seed {result.seed}")
         score = f"{result.score} {result.accuracy[result.score].last:.1f} %"
-        _say(f"{self._many()}{result.method} seed {result.seed}: {score} after {result.rounds} rounds")
-        self.number += 1
+        _say(f"{label}: {score} after {result.rounds} rounds")
 
-    def _label(self, run: Run) -> str:
-        return f"{self._many()}{run.method.name} seed {run.experiment.seed}"
-
-    def _many(self) -> str:
-        return f"[{self.number}/{self.runs}] " if self.runs > 1 else ""
+    def _numbered(self, label: str) -> str:
+        """Runs are numbered as they begin."""
+        number = self.numbers.setdefault(label, len(self.numbers) + 1)
+        return f"[{number}/{self.runs}] {label}" if self.runs > 1 else label
 
 
 class Bar(Progress):
-    """A live bar for a terminal."""
+    """A live bar for a terminal: one for each run that is going on, and one for all."""
 
     def __init__(self, runs: int = 1) -> None:
         from rich.console import Console
@@ -78,33 +122,38 @@ class Bar(Progress):
             console=Console(stderr=True),
         )
         self.total = self.bar.add_task("all runs", total=runs, score="") if runs > 1 else None
+        self.finished = 0
+        self.running: dict[str, tuple[TaskID, float]] = {}
         self.bar.start()
 
-    def begin(self, run: Run) -> None:
-        """A bar of its own for each run."""
-        if len(run.history) == 0:
-            self.bar.console.print(f"{run.method.name} seed {run.experiment.seed}: {_engine(run)}", highlight=False)
-        self.bar.add_task(
-            f"{run.method.name} seed {run.experiment.seed}",
-            total=run.experiment.rounds,
-            completed=len(run.history),
-            score="",
-        )
+    def tell(self, standing: Standing) -> None:
+        """A bar for each run that is going on."""
+        if standing.loss is None:
+            if standing.done == 0:
+                self.bar.console.print(f"{standing.label}: {standing.engine}", highlight=False)
+            task = self.bar.add_task(standing.label, total=standing.rounds, completed=standing.done, score="")
+        else:
+            task, _ = self.running[standing.label]
+            self.bar.update(task, completed=standing.done, score=standing.score)
+        self.running[standing.label] = task, standing.done / standing.rounds
+        self._show_total()
 
-    def advance(self, run: Run, line: dict[str, Any]) -> None:
-        """Move the bar."""
-        self.bar.update(self.bar.task_ids[-1], advance=1, score=_score(run, line))
-
-    def finish(self, result: Result) -> None:  # noqa: ARG002
+    def finish(self, result: Result) -> None:
         """One bar less, one run more."""
-        if self.total is not None:
-            self.bar.update(self.total, advance=1)
-            for task in self.bar.task_ids[1:]:
-                self.bar.remove_task(task)
+        task, _ = self.running.pop(f"{result.method} seed {result.seed}", (None, 0.0))
+        if task is not None:
+            self.bar.remove_task(task)
+        self.finished += 1
+        self._show_total()
 
     def end(self) -> None:
         """Leave the terminal as it was."""
         self.bar.stop()
+
+    def _show_total(self) -> None:
+        """Runs done; parts of a run count for the time left."""
+        if self.total is not None:
+            self.bar.update(self.total, completed=self.finished + sum(part for _, part in self.running.values()))
 
 
 def progress(quiet: bool, runs: int = 1) -> Progress:
@@ -118,13 +167,11 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _engine(run: Run) -> str:
-    return f"{run.engine.name} engine on {run.device} ({run.engine_reason})"
-
-
 def _score(run: Run, line: dict[str, Any]) -> str:
-    name = run.method.score if run.method.score in line["accuracy"] else "own/own/head"
-    return f"{name} {line['accuracy'][name]:.1f} %"
+    """None after a round without evaluation."""
+    accuracy = line["accuracy"]
+    name = run.method.score if run.method.score in accuracy else "own/own/head"
+    return f"{name} {accuracy[name]:.1f} %" if accuracy else ""
 
 
 def _seconds_left(run: Run) -> float:

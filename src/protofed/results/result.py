@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Accuracy:
-    """One model/test/rule accuracy in percent: last round, mean of the last five, best, and per client at the end."""
+    """One model/test/rule accuracy in percent: at the end, mean of the last five, best, and per client at the end."""
 
     last: float
     last5: float
@@ -65,7 +65,8 @@ class Result:
 
 
 def summarise(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Accuracy]:
-    """Accuracies over a run's rounds, as rounds.jsonl holds them."""
+    """Accuracies over those of a run's rounds, as rounds.jsonl holds them, that were evaluated."""
+    rounds = [line for line in rounds if line["accuracy"]]
     end = rounds[-1]
     summary = {}
     for name, per_client in end["per_client"].items():
@@ -76,7 +77,7 @@ def summarise(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Accuracy]:
             last=values[-1],
             last5=sum(recent) / len(recent),
             best=values[best],
-            best_round=best + 1,
+            best_round=rounds[best]["round"],
             per_client=per_client,
             per_domain=end["per_domain"].get(name),
             diagnostic=name in end["diagnostic"],

@@ -1,0 +1,366 @@
+"""A lane: some clients that train side by side, step by step, in tensors that stay where they are.
+
+On a GPU every kind of step is recorded once as a CUDA graph and from then on replayed. A step finds its batch in a
+table by a counter on the device, so nothing is asked of the host while clients train.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils._pytree import tree_leaves, tree_map
+
+from protofed.engines.group import Group, Personal, State, Turns
+from protofed.engines.schedule import Schedule, steps_in_epoch
+from protofed.messages import Broadcast
+from protofed.methods.base import Batch, Clock, Phase
+from protofed.models.layers import step
+from protofed.models.stacking import stacking
+from protofed.prototypes import Prototypes
+from protofed.randomness import step_keys
+
+if TYPE_CHECKING:
+    from protofed.engines.stacked import Stacked
+
+BUCKETS = 8
+"""On a GPU clients leave in so many groups at most: each number of active clients is a recording of its own."""
+
+
+class Kind(NamedTuple):
+    """What makes two steps of a lane the same recording."""
+
+    phase: int
+    active: int  # the first so many clients train
+    width: int  # samples in a batch
+    full: bool  # no batch has padding
+    collecting: bool  # features become prototypes
+
+
+class Learner(NamedTuple):
+    """The first clients of a lane: what is trained, what is not, and the optimiser."""
+
+    parameters: dict[str, Tensor]
+    fixed: dict[str, Tensor]
+    optimiser: torch.optim.Optimizer
+
+
+class Seen(NamedTuple):
+    """What was seen of clients while they trained: losses and which count [n, steps], features [n, m, D] and labels."""
+
+    losses: Tensor
+    taken: Tensor
+    features: Tensor | None
+    labels: Tensor | None
+
+
+class Lane:
+    """Trains up to so many clients of a group at once."""
+
+    def __init__(self, engine: Stacked, group: Group, clients: int, turns: Turns) -> None:
+        self.engine, self.group, self.clients = engine, group, clients
+        device = engine.device
+        self.captures = device.type == "cuda"
+        self.stream = _stream(device) if self.captures else None
+        self.pool = torch.cuda.graph_pool_handle() if self.captures else None
+        self.learners: dict[tuple[int, int], Learner] = {}
+        self.recordings: dict[Kind, torch.cuda.CUDAGraph] = {}
+
+        model = group.module.state_dict()
+        self.state = {name: value.new_zeros(clients, *value.shape) for name, value in model.items()}
+        self.final = {name: torch.zeros_like(value) for name, value in self.state.items()}
+        self.turns = self._frozen(turns)
+        experiment = engine.experiment
+        each, joins = steps_in_epoch(torch.tensor(group.sizes), experiment.batch_size)
+        steps = int(each.max()) * max(last - first for _, first, last in engine.phases())
+        width = experiment.batch_size + int(joins.any())
+        self.table = torch.zeros(steps, clients, width + 1, dtype=torch.int64, device=device)
+        """For each step and client the rows of its batch among the group's images, -1 for none; and its dropout key."""
+        self.now = torch.zeros(1, dtype=torch.int64, device=device)
+        self.losses = torch.zeros(steps, clients, dtype=group.dtype, device=device)
+        collects = engine.method.collect in ("last-epoch", "all-epochs")
+        shape = (steps, clients, width, cast(int, group.module.feature_size)) if collects else (0,)
+        self.features = torch.zeros(shape, dtype=group.dtype, device=device)
+
+    def running(self) -> AbstractContextManager[Any]:
+        """Inside, work is queued beside that of other lanes."""
+        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+    def wait(self) -> None:
+        """What is queued next may use what was made outside of the lane."""
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream(self.engine.device))
+
+    def fits(self, turns: Turns) -> bool:
+        """Whether turns are of the form this lane was made for."""
+        same: bool = _form(self._widened(turns)) == _form(self.turns)
+        return same
+
+    def begin(self, rows: Sequence[int], start: State, turns: Turns, batches: Schedule) -> None:
+        """Take clients in, those with most steps first: their weights, what they received, their batches."""
+        self.rows, self.batches, self.seen = list(rows), batches, list[Seen]()
+        self.rate = self.engine.rate(turns.clock)
+        self.keys = self.engine.keys(self.group, rows, "dropout", turns.clock)
+        self.begins = torch.tensor([self.group.begins[row] for row in rows]).view(-1, 1, 1)
+        present = slice(len(rows))
+        for name, value in start.items():
+            self.final[name][present] = value
+        given = self._widened(turns)
+        for old, new in zip(tree_leaves(_shared(self.turns)), tree_leaves(_shared(given)), strict=True):
+            old.copy_(new)
+        for old, new in zip(tree_leaves(_personal(self.turns)), tree_leaves(_personal(given)), strict=True):
+            old[present] = new
+        if self.captures:
+            cast(Tensor, self.turns.clock.round).fill_(turns.clock.round)
+        else:
+            self.turns = self.turns._replace(clock=turns.clock)
+
+    def plan(self, number: int, phase: Phase, first: int, last: int) -> int:
+        """Get ready for a phase, from one epoch to another: how many steps it has."""
+        self.phase = (number, phase)
+        self.part = self.batches.between(first, last)
+        steps, width = self.part.rows.shape[1:]
+        going = self.part.taken
+        index = (self.part.rows + self.begins).where(self.part.rows >= 0, -1)
+        # Who is done is saved, and trains on, on anything, until the others of its bucket are done too.
+        index = index.where(going.unsqueeze(-1), self.begins)
+        before = self.part.each * first
+        table = self.table[:steps, : len(self.rows)].transpose(0, 1)
+        table[..., :width] = self.engine.send(index)
+        table[..., -1] = step_keys(self.keys, steps, self.engine.send(before))
+        place = (before.unsqueeze(-1) + torch.arange(steps)).clamp(max=self.batches.rows.shape[1] - 1)
+        self.wanted = self.engine.collecting(self.batches).gather(1, place) & going
+
+        sizes = (self.part.rows >= 0).sum(-1)
+        widest = sizes.amax(0)
+        full = ((sizes == widest) | ~going).all(0)
+        self.remaining = [*going.sum(0).tolist(), 0]
+        bucket = -(-self.clients // BUCKETS) if self.captures else 1
+        active = [min(-(-left // bucket) * bucket, len(self.rows)) for left in self.remaining[:-1]]
+        columns = (active, widest.tolist(), full.tolist(), self.wanted.any(0).tolist())
+        self.kinds = [Kind(number, *kind) for kind in zip(*columns, strict=True)]
+        if self.captures:
+            for kind in dict.fromkeys(self.kinds):
+                self._record(kind)
+        self._restart()
+        return steps
+
+    def play(self, number: int) -> None:
+        """One step; clients for whom it is the last are saved."""
+        kind = self.kinds[number]
+        if kind in self.recordings:
+            self.recordings[kind].replay()
+        else:
+            self._step(kind)
+        done = slice(self.remaining[number + 1], self.remaining[number])
+        if done.start < done.stop:
+            torch._foreach_copy_(
+                [self.final[name][done] for name in self.state], [v[done] for v in self.state.values()]
+            )
+
+    def finish(self) -> None:
+        """Remember what was seen in a phase."""
+        steps, clients, width = len(self.kinds), len(self.rows), self.part.rows.shape[2]
+        features = labels = None
+        if len(self.features) and self.wanted.any():
+            kept = [number for number, kind in enumerate(self.kinds) if kind.collecting]
+            span = slice(kept[0], kept[-1] + 1)
+            features = self.features[span, :clients, :width].transpose(0, 1).flatten(1, 2)
+            rows = self.part.rows[:, span].where(self.wanted[:, span].unsqueeze(-1), -1).flatten(1)
+            rows = self.engine.send(rows.where(rows < 0, rows + self.begins.squeeze(-1)))
+            labels = self.group.labels[rows.clamp(min=0)].where(rows >= 0, -1)
+        taken = self.engine.send(self.part.taken)
+        self.seen.append(Seen(self.losses[:steps, :clients].T.clone(), taken, features, labels))
+
+    def end(self, weights: Mapping[str, Tensor], places: Sequence[int]) -> Seen:
+        """Put the clients' weights at their places among all of a round's, and say what was seen."""
+        if self.stream is not None:
+            torch.cuda.current_stream(self.engine.device).wait_stream(self.stream)
+        for name, value in self.final.items():
+            weights[name][list(places)] = value[: len(places)]
+        losses, taken = (torch.cat(column, 1) for column in zip(*((s.losses, s.taken) for s in self.seen), strict=True))
+        features = [s.features for s in self.seen if s.features is not None]
+        labels = [s.labels for s in self.seen if s.labels is not None]
+        return Seen(losses, taken, *((torch.cat(features, 1), torch.cat(labels, 1)) if features else (None, None)))
+
+    def _step(self, kind: Kind) -> None:
+        """All clients one batch further."""
+        learner = self._learner(kind.active)
+        row = self.table.index_select(0, self.now)[0, : kind.active]
+        index, keys = row[:, : kind.width], row[:, -1]
+        real = index >= 0
+        chosen = index if kind.full else index.clamp(min=0)
+        batch = Batch(self.engine.pixels(self.group, chosen), self.group.labels[chosen], real)
+        loss, features = self._loss(learner, batch, keys, kind)
+        learner.optimiser.zero_grad()
+        torch.autograd.backward(loss.sum())
+        self.engine.clip(parameter.grad for parameter in learner.parameters.values())
+        if features is not None and kind.collecting:
+            self.features[:, : kind.active, : kind.width].index_copy_(0, self.now, features.detach().unsqueeze(0))
+        learner.optimiser.step()
+        self.losses[:, : kind.active].index_copy_(0, self.now, loss.detach().unsqueeze(0))
+        self.now += 1
+
+    def _loss(self, learner: Learner, batch: Batch, keys: Tensor, kind: Kind) -> tuple[Tensor, Tensor | None]:
+        """Every client's loss [clients] and, when prototypes are taken while training, its features."""
+        engine, turns, collects = self.engine, self.turns, len(self.features) > 0
+
+        def one_client(
+            parameters: State, fixed: State, batch: Batch, key: Tensor, personal: Personal
+        ) -> tuple[Tensor, Tensor] | tuple[Tensor]:
+            model = engine.net(self.group, {**parameters, **fixed})
+            with step(key, None if kind.full else batch.mask):
+                loss = engine.loss(model, batch, turns.turn(personal))
+            mean = loss.mean() if kind.full else loss.where(batch.mask, 0).sum() / batch.mask.sum()
+            return (mean, model.features) if collects and model.features is not None else (mean,)
+
+        mine = (learner.parameters, learner.fixed, batch, keys, turns.personal.rows(slice(kind.active)))
+        loss, *features = for_all_clients(one_client, *mine)
+        return loss, features[0] if features else None
+
+    def _learner(self, active: int) -> Learner:
+        number, phase = self.phase
+        if (number, active) not in self.learners:
+            if active == self.clients:
+                self.learners[number, active] = self._all_learn(phase)
+            else:
+                self.learners[number, active] = self._narrow(self._learner(self.clients), active)
+        return self.learners[number, active]
+
+    def _all_learn(self, phase: Phase) -> Learner:
+        names = [name for name, _ in self.group.module.named_parameters() if phase.trains(name)]
+        parameters = {name: self.state[name].detach().requires_grad_() for name in names}
+        fixed = {name: value for name, value in self.state.items() if name not in parameters}
+        optimiser = self.engine.optimiser(parameters.values(), self.rate)
+        for group in optimiser.param_groups:
+            if self.captures and self.engine.experiment.lr_decay != 1:  # a number would be recorded for good
+                group["lr"] = torch.zeros((), device=self.engine.device)
+            if self.captures and "capturable" in group:
+                group["capturable"] = True
+        for parameter in parameters.values():
+            parameter.grad = torch.zeros_like(parameter)
+        optimiser.step()  # its state is there from now on, and a fresh one is all zeros
+        optimiser.zero_grad()
+        return Learner(parameters, fixed, optimiser)
+
+    def _narrow(self, whole: Learner, active: int) -> Learner:
+        """The first clients only: views of the same tensors and optimiser state."""
+        parameters = {name: value.detach()[:active].requires_grad_() for name, value in whole.parameters.items()}
+        optimiser = self.engine.optimiser(parameters.values(), self.rate)
+        for group, old in zip(optimiser.param_groups, whole.optimiser.param_groups, strict=True):
+            group.update({item: value for item, value in old.items() if item != "params"})
+        for name, value in whole.parameters.items():
+            optimiser.state[parameters[name]] = {
+                item: entry[:active] if isinstance(entry, Tensor) and entry.dim() else entry
+                for item, entry in whole.optimiser.state[value].items()
+            }
+        return Learner(parameters, {name: value[:active] for name, value in whole.fixed.items()}, optimiser)
+
+    def _restart(self) -> None:
+        """Weights as they were, the optimiser fresh, the counter at the first step."""
+        optimiser = self._learner(self.clients).optimiser
+        self.now.zero_()
+        torch._foreach_copy_(list(self.state.values()), list(self.final.values()))
+        kept = [entry for state in optimiser.state.values() for entry in state.values() if isinstance(entry, Tensor)]
+        if kept:
+            torch._foreach_zero_(kept)
+        for (number, _), learner in self.learners.items():
+            for group in learner.optimiser.param_groups if number == self.phase[0] else ():
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(self.rate)
+                else:
+                    group["lr"] = self.rate
+
+    def _record(self, kind: Kind) -> None:
+        """Take a step as a CUDA graph, once; what that does to weights and counters is undone by `_restart`."""
+        if kind in self.recordings or not self.captures:
+            return
+        try:
+            aside = _stream(self.engine.device)
+            aside.wait_stream(torch.cuda.current_stream(self.engine.device))
+            with torch.cuda.stream(aside):
+                for _ in range(2):  # libraries set themselves up when they are first used
+                    self.now.zero_()
+                    self._step(kind)
+                self.now.zero_()
+            torch.cuda.current_stream(self.engine.device).wait_stream(aside)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self.pool, stream=aside):
+                self._step(kind)
+            self.recordings[kind] = graph
+        except RuntimeError as error:
+            self.captures = False
+            self.recordings.clear()
+            why = str(error).splitlines()[0]
+            warnings.warn(f"the training step cannot be captured ({why}); it runs uncaptured, slower", stacklevel=2)
+        finally:
+            self._learner(kind.active).optimiser.zero_grad()  # so that recordings share the gradients' memory
+
+    def _frozen(self, turns: Turns) -> Turns:
+        """Tensors of the lane's own in place of those of the first turns."""
+        wide = self._widened(turns)
+        shared = tree_map(torch.clone, _shared(wide))
+        personal = tree_map(lambda value: value.new_zeros(self.clients, *value.shape[1:]), _personal(wide))
+        clock = turns.clock
+        if self.captures:  # a loss that reads it is recorded reading this tensor
+            number = torch.zeros((), dtype=torch.float64, device=self.engine.device)
+            clock = Clock(cast(int, number), clock.rounds, (), clock.clients, clock.seed)
+        return Turns(clock, Broadcast(*shared) if shared else None, personal)
+
+    def _widened(self, turns: Turns) -> Turns:
+        """Prototypes with a power of two of slots, so that a recording serves many rounds."""
+        if not self.captures:
+            return turns
+        shared = turns.shared
+        if shared is not None:
+            shared = Broadcast(shared.weights, _wide(shared.prototypes), shared.numbers)
+        personal = turns.personal._replace(prototypes=_wide(turns.personal.prototypes))
+        return Turns(turns.clock, shared, personal)
+
+
+def for_all_clients(one_client: Any, *mapped: Any, shared: Sequence[Any] = ()) -> Any:
+    """`one_client` of every client, [clients, ...]; a single client needs no vmap, which knows fewer kernels."""
+    if all(len(value) == 1 for value in tree_leaves(mapped)):
+        made = one_client(*tree_map(lambda value: value[0], mapped), *shared)
+        return tree_map(lambda value: value.unsqueeze(0), made)
+    in_dims = (*(0 for _ in mapped), *(None for _ in shared))
+
+    def together(*given: Any) -> Any:
+        with stacking():
+            return one_client(*given)
+
+    return vmap(together, in_dims=in_dims)(*mapped, *shared)
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch does not type it
+
+
+def _wide(sets: Mapping[str, Prototypes]) -> dict[str, Prototypes]:
+    return {name: found.widen(1 << (found.counts.shape[-1] - 1).bit_length()) for name, found in sets.items()}
+
+
+def _shared(turns: Turns) -> tuple[dict[str, Any], ...]:
+    """What all clients received, as a tree of tensors."""
+    message = turns.shared
+    return () if message is None else tuple(map(_sorted, (message.weights, message.prototypes, message.numbers)))
+
+
+def _personal(turns: Turns) -> Personal:
+    """What each client has of its own, as a tree of tensors."""
+    return Personal(*(part if isinstance(part, Tensor) else _sorted(part) for part in turns.personal))
+
+
+def _sorted(part: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(sorted(part.items()))  # a checkpoint gives names back in its own order
+
+
+def _form(turns: Turns) -> Any:
+    """Names and shapes, without the number of clients."""
+    shared = tree_map(lambda value: tuple(value.shape), _shared(turns))
+    return shared, tree_map(lambda value: tuple(value.shape[1:]), _personal(turns))

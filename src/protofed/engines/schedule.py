@@ -1,0 +1,90 @@
+"""Which samples a client takes in which step, and what it lost there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Schedule(NamedTuple):
+    """The batches of some clients' turns: rows [clients, steps, width], -1 where there is no sample."""
+
+    rows: Tensor
+    each: Tensor  # [clients]: steps in an epoch
+    epochs: int
+
+    @property
+    def steps(self) -> Tensor:
+        """[clients]: how many there are."""
+        return self.each * self.epochs
+
+    @property
+    def taken(self) -> Tensor:
+        """[clients, steps]: which steps each client takes; it has no more than it has batches for."""
+        return torch.arange(self.rows.shape[1]) < self.steps.unsqueeze(-1)
+
+    def of(self, clients: Sequence[int]) -> Schedule:
+        """Those of some clients, in this order."""
+        each = self.each[list(clients)]
+        return Schedule(self.rows[list(clients), : int(each.max()) * self.epochs], each, self.epochs)
+
+    def between(self, first: int, last: int) -> Schedule:
+        """The steps of some epochs, each client's from step 0 on."""
+        longest = int(self.each.max()) * (last - first)
+        step = self.each.unsqueeze(-1) * first + torch.arange(longest)
+        step = step.clamp(max=self.rows.shape[1] - 1).unsqueeze(-1).expand(-1, -1, self.rows.shape[2])
+        part = Schedule(self.rows.gather(1, step), self.each, last - first)
+        return part._replace(rows=part.rows.where(part.taken.unsqueeze(-1), -1))
+
+
+def schedule(sizes: Sequence[int], batch_size: int, epochs: int, draws: Sequence[torch.Generator]) -> Schedule:
+    """Shuffled batches for some epochs; a last batch of one sample joins the one before it."""
+    longest = max(sizes)
+    orders = torch.zeros(len(sizes), epochs, longest, dtype=torch.int64)
+    for mine, size, generator in zip(orders, sizes, draws, strict=True):
+        for epoch in mine:
+            epoch[:size] = torch.randperm(size, generator=generator)
+
+    samples = torch.tensor(sizes)
+    each, joins = steps_in_epoch(samples, batch_size)
+    step = torch.arange(int(each.max()) * epochs)
+    epoch, place = step // each.unsqueeze(-1), step % each.unsqueeze(-1)
+    slot = torch.arange(batch_size + int(joins.any()))
+    position = place.unsqueeze(-1) * batch_size + slot  # of a sample in its epoch's order
+    last = joins.unsqueeze(-1) & (place == each.unsqueeze(-1) - 1)
+    real = (position < samples.view(-1, 1, 1)) & ((slot < batch_size) | last.unsqueeze(-1))
+    real &= (epoch < epochs).unsqueeze(-1)
+    where = (epoch.unsqueeze(-1) * longest + position).where(real, 0)
+    rows = orders.flatten(1).gather(1, where.flatten(1)).view_as(where).where(real, -1)
+    return Schedule(rows, each, epochs)
+
+
+def steps_in_epoch(samples: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
+    """How many batches each client has, and whether its last one takes the sample that would be left alone."""
+    joins = (samples > batch_size) & (samples % batch_size == 1)
+    return -(-samples // batch_size) - joins.long(), joins
+
+
+class Losses(NamedTuple):
+    """What clients lost in each step: [clients, steps], and which steps each of them took."""
+
+    values: Tensor
+    taken: Tensor  # bool
+
+    @classmethod
+    def of(cls, values: Tensor, schedule: Schedule) -> Losses:
+        """Losses of the steps of a schedule."""
+        return cls(values, schedule.taken.to(values.device, non_blocking=True))
+
+    def means(self) -> Tensor:
+        """[clients]: each client's mean."""
+        return self.values.where(self.taken, 0).sum(1) / self.taken.sum(1)
+
+    def last(self, each: Tensor) -> Losses:
+        """Those of the last epoch, of so many steps for each client."""
+        rank = self.taken.cumsum(1)
+        before = rank[:, -1:] - each.to(self.values.device, non_blocking=True).unsqueeze(-1)
+        return self._replace(taken=self.taken & (rank > before))
