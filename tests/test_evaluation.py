@@ -182,15 +182,41 @@ def test_a_client_whose_classes_nobody_sent_scores_nothing_among_them() -> None:
     assert scores[1 - asked] == 0
 
 
-def test_evaluation_in_pieces_is_evaluation_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("piece", [{"CHUNK": 17}, {"MODELS": 3}, {"MODEL_BYTES": 1}])
+@pytest.mark.parametrize("method", ["mp-fedcl", "fedavg", "fesem"])
+def test_evaluation_in_pieces_is_evaluation_at_once(
+    method: str, piece: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import protofed.evaluation as module
 
-    run = played("mp-fedcl")
+    run = played(method)
     expected = run.evaluator(run.broadcast)
-    monkeypatch.setattr(module, "CHUNK", 17)
+    for name, value in piece.items():
+        monkeypatch.setattr(module, name, value)
     result = run.evaluator(run.broadcast)
     assert result == expected
     assert run.history[-1]["per_client"] == expected.per_client
+
+
+def test_few_models_are_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import protofed.evaluation as module
+
+    run = played("fedavg")
+    taken: list[list[int]] = []
+    take = run.engine.groups[0].own.take
+
+    def note(rows: range) -> dict[str, Tensor]:
+        taken.append(list(rows))
+        return take(rows)
+
+    monkeypatch.setattr(run.engine.groups[0].own, "take", note)
+    run.evaluator(run.broadcast)
+    size = run.engine.groups[0].own.layout.size
+    monkeypatch.setattr(module, "MODEL_BYTES", 3 * size)
+    run.evaluator(run.broadcast)
+    monkeypatch.setattr(module, "MODELS", 2)
+    run.evaluator(run.broadcast)
+    assert taken == [[0, 1, 2, 3], [0, 1, 2], [3], [0, 1], [2, 3]]
 
 
 def separate_pools() -> Federation:

@@ -110,6 +110,59 @@ def test_groups_with_different_slots_join_without_losing_any() -> None:
         assert result.size() == expected.size()
 
 
+@quick
+@given(seed=seeds, clients=st.integers(1, 4), slots=st.integers(1, 3))
+def test_the_sizes_of_all_are_those_of_each(seed: int, clients: int, slots: int) -> None:
+    several = uploads(seed, clients, slots)
+    two = Upload(several.weights, {**several.prototypes, "more": random_prototypes(clients, 2, 2, 3, seed=seed + 1)})
+    for each in (
+        several,
+        two,
+        Upload({}, several.prototypes),
+        Upload(several.weights),
+        Upload({}, {}, several.numbers),
+    ):
+        assert each.sizes() == [each.client(row).size() for row in range(clients)]
+    assert Upload().sizes() == []
+
+
+DTYPES = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+)
+
+
+@quick
+@given(
+    tensors=st.dictionaries(
+        st.text(st.sampled_from('aZ0./"\\é☃\n'), min_size=1, max_size=30),
+        st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 12), max_size=4)),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_the_size_is_that_of_the_file_that_safetensors_writes(
+    tensors: dict[str, tuple[torch.dtype, list[int]]],
+) -> None:
+    sent = Broadcast({name: torch.zeros(shape, dtype=dtype) for name, (dtype, shape) in tensors.items()})
+    assert sent.size() == len(save(sent.flat()))
+
+
+def test_a_copy_on_the_host_is_a_copy() -> None:
+    sent = message((2, 3, 2), 0)
+    sent = Broadcast(sent.weights, sent.prototypes, sent.numbers, {"cache": torch.arange(3)})
+    copy = sent.on_host()
+    assert_same(copy, sent)
+    assert_close(dict(copy.kept), dict(sent.kept))
+    for tensors in (sent.weights, sent.numbers, sent.kept):
+        for value in tensors.values():
+            value.zero_()
+    sent.prototypes["pool"].vectors.zero_()
+    again = message((2, 3, 2), 0)
+    assert_same(copy, again)
+    assert copy.kept["cache"].tolist() == [0, 1, 2]
+
+
 def test_reordering_moves_everything_of_a_client() -> None:
     before = uploads(3, 4, 2)
     after = before.reorder(torch.tensor([2, 0, 3, 1]))

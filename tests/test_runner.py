@@ -15,6 +15,7 @@ import torch
 from cli.helpers import result_of, rounds_of
 from engines.nets import Noisy, Plain, play
 from protofed.experiment import Experiment
+from protofed.messages import Broadcast
 from protofed.results.folder import RunFolder
 from protofed.results.progress import Lines, Progress
 from protofed.results.result import Result
@@ -33,7 +34,14 @@ def settings_of_the_process() -> Iterator[None]:
 
 
 def experiment(**settings: Any) -> Experiment:
-    given = {"method": "fedavg", "model": "cnn", "device": "cpu", "train_size": 120, "clients": 3, "rounds": 5}
+    given: dict[str, Any] = {
+        "method": "fedavg",
+        "model": "cnn",
+        "device": "cpu",
+        "train_size": 120,
+        "clients": 3,
+        "rounds": 5,
+    }
     return Experiment(**(given | settings))
 
 
@@ -104,15 +112,22 @@ def test_progress_copes_with_rounds_that_are_not_tested(capsys: pytest.CaptureFi
 
 def test_what_is_sent_to_all_is_measured_once_and_counted_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     run = play("fedavg", rounds=1, model=Plain, participation=1.0)
-    asked = []
-    size = type(run.broadcast).size
-    monkeypatch.setattr(type(run.broadcast), "size", lambda message: asked.append(message) or size(message))
+    asked: list[Broadcast] = []
+    size = Broadcast.size
+
+    def note(message: Broadcast) -> int:
+        asked.append(message)
+        return size(message)
+
+    monkeypatch.setattr(Broadcast, "size", note)
     line = run.play_round()
     assert len(asked) == 1
     assert line["bytes_down"] == 5 * size(asked[0])
 
 
-@pytest.mark.parametrize(("precision", "fast"), [("float32", False), ("float64", False), ("tf32", True), ("bf16", True)])
+@pytest.mark.parametrize(
+    ("precision", "fast"), [("float32", False), ("float64", False), ("tf32", True), ("bf16", True)]
+)
 def test_tf32_is_used_where_it_was_asked_for(precision: str, fast: bool) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = not fast
     run = Run(experiment(precision=precision))
@@ -144,7 +159,9 @@ def test_a_run_says_how_it_was_made() -> None:
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
-def test_rounds_are_written_before_their_checkpoint(tmp_path: Path, engine: str) -> None:
+def test_rounds_are_written_before_their_checkpoint(
+    tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whenever the state file appears, rounds.jsonl holds the rounds it stands for."""
     run = play("fedproto", engine=engine, rounds=0, model=Noisy)
     run.experiment = experiment(rounds=3)
@@ -156,7 +173,7 @@ def test_rounds_are_written_before_their_checkpoint(tmp_path: Path, engine: str)
         seen.append((state[-1], len(rounds_of(folder.path))))
         save(*state)
 
-    folder.checkpoint.save = check  # type: ignore[method-assign]
+    monkeypatch.setattr(folder.checkpoint, "save", check)
     run.play(folder, Progress())
     assert seen == [(1, 1), (2, 2), (3, 3)]
     assert json.loads(folder.result.read_text())["rounds"] == 3

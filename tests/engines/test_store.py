@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -72,6 +73,7 @@ def test_the_initial_model_is_not_the_caller_s(place: str) -> None:
     mine = {name: value.clone() for name, value in INITIAL.items()}
     store = Store(mine, CLIENTS, ROOM[place])
     mine["weight"].zero_()
+    same(store.initial, INITIAL)
     same(store.take([3]), {name: value.unsqueeze(0) for name, value in INITIAL.items()})
 
 
@@ -105,7 +107,7 @@ def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Records, "__setitem__", full)
-    with pytest.raises(UserError, match="TMPDIR: .*No space left on device"):
+    with pytest.raises(UserError, match=r"TMPDIR: .*No space left on device"):
         store.put([0], models(1, 0))
 
 
@@ -119,9 +121,7 @@ def test_records_that_are_not_there_are_not_made_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["fedavg", "moon"])
-def test_many_clients_and_few_in_a_round_are_the_same_from_a_file(
-    method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_clients_and_few_in_a_round_are_the_same_from_a_file(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """2,000 clients, 20 a round: Moon's keep their last model, which comes from the store."""
     pool = images(12, (1, 4, 4), 3, seed=1)
     data = images(8000, (1, 4, 4), 3, seed=0)
@@ -130,11 +130,17 @@ def test_many_clients_and_few_in_a_round_are_the_same_from_a_file(
         for k in range(2000)
     ]
     federation = Federation(tuple(clients), ("a", "b", "c"))
-    settings = {"engine": "stacked", "participation": 0.01, "model": Plain, "clients": federation, "epochs": 1}
+    options: dict[str, Any] = {
+        "engine": "stacked",
+        "participation": 0.01,
+        "model": Plain,
+        "clients": federation,
+        "epochs": 1,
+    }
     runs = []
     for part in (0.25, 0.0):
         monkeypatch.setattr(module, "PART", part)
-        runs.append(play(method, rounds=3, eval_every=3, **settings))
+        runs.append(play(method, rounds=3, eval_every=3, **options))
     memory, file = (run.engine.groups[0].own for run in runs)
     assert isinstance(memory._states, Tensor)
     assert isinstance(file._states, Records)

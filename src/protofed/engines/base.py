@@ -76,17 +76,18 @@ class Engine(ABC):
                 continue
             turns = self._turns(group, rows, [received[group.members[row]] for row in rows], clock)
             trained, lost = self.train(group, rows, turns, self.schedule(group, rows, clock))
-            losses.append(lost.means())
-            _check_finite([group.members[row] for row in rows], lost, losses[-1], clock)
             played.append((group, rows, trained))
+            losses.append((lost, lost.means()))
         if isinstance(self.method, PublicExchange):
             played = self._public_phase(self.method, played, clock)
         for group, rows, trained in played:
-            group.keep(rows, trained.weights)
             parts.append(self.method.upload(trained))
             order += [group.members[row] for row in rows]
-        uploads = Upload.join(parts).reorder(torch.tensor(order).argsort().to(self.device))
-        return uploads, float(torch.cat(losses).mean())
+        for (group, rows, trained), (lost, means) in zip(played, losses, strict=True):
+            _check_finite([group.members[row] for row in rows], lost, means, clock)  # here a GPU is waited for
+            group.keep(rows, trained.weights)
+        uploads = Upload.join(parts).reorder(self.send(torch.tensor(order).argsort()))
+        return uploads, float(torch.cat([means for _, means in losses]).mean())
 
     def initial_broadcast(self) -> Broadcast:
         """What the server sends first: the common initial weights, as far as the method shares them."""
@@ -209,7 +210,8 @@ class Engine(ABC):
     def _receive(self, who: Sequence[int], broadcast: Broadcast) -> dict[int, Broadcast]:
         """What each client makes of what it was sent; the same object for all where the server sends the same."""
         sent = {member: self.method.send(broadcast, member) for member in who}
-        made = {id(message): self.method.receive(message) for message in sent.values()}
+        distinct = {id(message): message for message in sent.values()}
+        made = {number: self.method.receive(message) for number, message in distinct.items()}
         return {member: made[id(message)] for member, message in sent.items()}
 
     def _turns(self, group: Group, rows: Sequence[int], received: Sequence[Broadcast], clock: Clock) -> Turns:

@@ -75,8 +75,10 @@ class Group:
         self.images = torch.cat([client.train.images for client in clients]).to(device)
         self.labels = torch.cat([client.train.labels for client in clients]).to(device)
         self.test = clients[0].pool
-        self._mean = torch.tensor(clients[0].mean, device=device, dtype=dtype).view(-1, 1, 1)
-        self._std = torch.tensor(clients[0].std, device=device, dtype=dtype).view(-1, 1, 1)
+        mean, std = (
+            torch.tensor(part, dtype=torch.float64).view(-1, 1, 1) for part in (clients[0].mean, clients[0].std)
+        )
+        self._middle, self._scale = ((255 * mean).to(device, dtype), (1 / (255 * std)).to(device, dtype))
         self.own = Store(self.module.state_dict(), len(clients), room)
         """Each client's own model as it was last trained."""
         self.taken = torch.zeros(len(clients), dtype=torch.int64, device=device)
@@ -84,7 +86,7 @@ class Group:
 
     def pixels(self, images: Tensor) -> Tensor:
         """What the model sees of uint8 images."""
-        return (images.to(self.device, self.dtype) / 255 - self._mean) / self._std
+        return (images.to(self.device) - self._middle) * self._scale
 
     def start(self, rows: Sequence[int], turns: Turns) -> dict[str, Tensor]:
         """The weights a turn starts from: the client's own, with what was received in their place."""

@@ -6,17 +6,17 @@ table by a counter on the device, so nothing is asked of the host while clients 
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_map
 
 from protofed.engines.group import Group, Personal, State, Turns
+from protofed.engines.recording import record, stream
 from protofed.engines.schedule import Schedule, steps_in_epoch
 from protofed.messages import Broadcast
 from protofed.methods.base import Batch, Clock, Phase
@@ -62,11 +62,12 @@ class Seen(NamedTuple):
 class Lane:
     """Trains up to so many clients of a group at once."""
 
-    def __init__(self, engine: Stacked, group: Group, clients: int, turns: Turns) -> None:
+    def __init__(self, engine: Stacked, group: Group, clients: int, turns: Turns, alone: bool) -> None:
+        """A lane that is not `alone` queues its work on a stream of its own, beside that of others."""
         self.engine, self.group, self.clients = engine, group, clients
         device = engine.device
         self.captures = device.type == "cuda"
-        self.stream = _stream(device) if self.captures else None
+        self.stream = stream(device) if self.captures and not alone else None
         self.pool = torch.cuda.graph_pool_handle() if self.captures else None
         self.learners: dict[tuple[int, int], Learner] = {}
         self.recordings: dict[Kind, torch.cuda.CUDAGraph] = {}
@@ -79,6 +80,7 @@ class Lane:
         each, joins = steps_in_epoch(torch.tensor(group.sizes), experiment.batch_size)
         steps = int(each.max()) * max(last - first for _, first, last in engine.phases())
         width = experiment.batch_size + int(joins.any())
+        steps += 3  # recording takes as many
         self.table = torch.zeros(steps, clients, width + 1, dtype=torch.int64, device=device)
         """For each step and client the rows of its batch among the group's images, -1 for none; and its dropout key."""
         self.now = torch.zeros(1, dtype=torch.int64, device=device)
@@ -92,14 +94,9 @@ class Lane:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
     def wait(self) -> None:
-        """What is queued next may use what was made outside of the lane."""
+        """What is queued next may use what was made outside."""
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream(self.engine.device))
-
-    def fits(self, turns: Turns) -> bool:
-        """Whether turns are of the form this lane was made for."""
-        same: bool = _form(self._widened(turns)) == _form(self.turns)
-        return same
 
     def begin(self, rows: Sequence[int], start: State, turns: Turns, batches: Schedule) -> None:
         """Take clients in, those with most steps first: their weights, what they received, their batches."""
@@ -108,13 +105,8 @@ class Lane:
         self.keys = self.engine.keys(self.group, rows, "dropout", turns.clock)
         self.begins = torch.tensor([self.group.begins[row] for row in rows]).view(-1, 1, 1)
         present = slice(len(rows))
-        for name, value in start.items():
-            self.final[name][present] = value
-        given = self._widened(turns)
-        for old, new in zip(tree_leaves(_shared(self.turns)), tree_leaves(_shared(given)), strict=True):
-            old.copy_(new)
-        for old, new in zip(tree_leaves(_personal(self.turns)), tree_leaves(_personal(given)), strict=True):
-            old[present] = new
+        torch._foreach_copy_([self.final[name][present] for name in start], list(start.values()))
+        torch._foreach_copy_(self._kept(present), [*tree_leaves(_shared(turns)), *tree_leaves(_personal(turns))])
         if self.captures:
             cast(Tensor, self.turns.clock.round).fill_(turns.clock.round)
         else:
@@ -177,12 +169,12 @@ class Lane:
         taken = self.engine.send(self.part.taken)
         self.seen.append(Seen(self.losses[:steps, :clients].T.clone(), taken, features, labels))
 
-    def end(self, weights: Mapping[str, Tensor], places: Sequence[int]) -> Seen:
+    def end(self, weights: Mapping[str, Tensor], places: Tensor) -> Seen:
         """Put the clients' weights at their places among all of a round's, and say what was seen."""
         if self.stream is not None:
             torch.cuda.current_stream(self.engine.device).wait_stream(self.stream)
         for name, value in self.final.items():
-            weights[name][list(places)] = value[: len(places)]
+            weights[name][places] = value[: len(self.rows)]
         losses, taken = (torch.cat(column, 1) for column in zip(*((s.losses, s.taken) for s in self.seen), strict=True))
         features = [s.features for s in self.seen if s.features is not None]
         labels = [s.labels for s in self.seen if s.labels is not None]
@@ -197,12 +189,12 @@ class Lane:
         chosen = index if kind.full else index.clamp(min=0)
         batch = Batch(self.engine.pixels(self.group, chosen), self.group.labels[chosen], real)
         loss, features = self._loss(learner, batch, keys, kind)
-        learner.optimiser.zero_grad()
         torch.autograd.backward(loss.sum())
         self.engine.clip(parameter.grad for parameter in learner.parameters.values())
         if features is not None and kind.collecting:
             self.features[:, : kind.active, : kind.width].index_copy_(0, self.now, features.detach().unsqueeze(0))
         learner.optimiser.step()
+        learner.optimiser.zero_grad()  # recordings share the gradients' memory
         self.losses[:, : kind.active].index_copy_(0, self.now, loss.detach().unsqueeze(0))
         self.now += 1
 
@@ -277,50 +269,30 @@ class Lane:
                     group["lr"] = self.rate
 
     def _record(self, kind: Kind) -> None:
-        """Take a step as a CUDA graph, once; what that does to weights and counters is undone by `_restart`."""
+        """Record a step, once; what that does to weights and counters is undone by `_restart`."""
         if kind in self.recordings or not self.captures:
             return
+        self.now.zero_()
         try:
-            aside = _stream(self.engine.device)
-            aside.wait_stream(torch.cuda.current_stream(self.engine.device))
-            with torch.cuda.stream(aside):
-                for _ in range(2):  # libraries set themselves up when they are first used
-                    self.now.zero_()
-                    self._step(kind)
-                self.now.zero_()
-            torch.cuda.current_stream(self.engine.device).wait_stream(aside)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool, stream=aside):
-                self._step(kind)
-            self.recordings[kind] = graph
+            self.recordings[kind], _ = record(lambda: self._step(kind), self.engine.device, self.pool)
         except RuntimeError as error:
             self.captures = False
             self.recordings.clear()
-            why = str(error).splitlines()[0]
-            warnings.warn(f"the training step cannot be captured ({why}); it runs uncaptured, slower", stacklevel=2)
-        finally:
-            self._learner(kind.active).optimiser.zero_grad()  # so that recordings share the gradients' memory
+            self.engine.cannot_capture("the training step", error)
 
     def _frozen(self, turns: Turns) -> Turns:
         """Tensors of the lane's own in place of those of the first turns."""
-        wide = self._widened(turns)
-        shared = tree_map(torch.clone, _shared(wide))
-        personal = tree_map(lambda value: value.new_zeros(self.clients, *value.shape[1:]), _personal(wide))
+        shared = tree_map(torch.clone, _shared(turns))
+        personal = tree_map(lambda value: value.new_zeros(self.clients, *value.shape[1:]), _personal(turns))
         clock = turns.clock
         if self.captures:  # a loss that reads it is recorded reading this tensor
             number = torch.zeros((), dtype=torch.float64, device=self.engine.device)
             clock = Clock(cast(int, number), clock.rounds, (), clock.clients, clock.seed)
         return Turns(clock, Broadcast(*shared) if shared else None, personal)
 
-    def _widened(self, turns: Turns) -> Turns:
-        """Prototypes with a power of two of slots, so that a recording serves many rounds."""
-        if not self.captures:
-            return turns
-        shared = turns.shared
-        if shared is not None:
-            shared = Broadcast(shared.weights, _wide(shared.prototypes), shared.numbers)
-        personal = turns.personal._replace(prototypes=_wide(turns.personal.prototypes))
-        return Turns(turns.clock, shared, personal)
+    def _kept(self, present: slice) -> list[Tensor]:
+        """The lane's own tensors, as `_frozen` has put them there."""
+        return [*tree_leaves(_shared(self.turns)), *(v[present] for v in tree_leaves(_personal(self.turns)))]
 
 
 def for_all_clients(one_client: Any, *mapped: Any, shared: Sequence[Any] = ()) -> Any:
@@ -337,8 +309,12 @@ def for_all_clients(one_client: Any, *mapped: Any, shared: Sequence[Any] = ()) -
     return vmap(together, in_dims=in_dims)(*mapped, *shared)
 
 
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch does not type it
+def widened(turns: Turns) -> Turns:
+    """Prototypes with a power of two of slots, so that what is recorded serves many rounds."""
+    shared = turns.shared
+    if shared is not None:
+        shared = Broadcast(shared.weights, _wide(shared.prototypes), shared.numbers)
+    return Turns(turns.clock, shared, turns.personal._replace(prototypes=_wide(turns.personal.prototypes)))
 
 
 def _wide(sets: Mapping[str, Prototypes]) -> dict[str, Prototypes]:
@@ -353,14 +329,18 @@ def _shared(turns: Turns) -> tuple[dict[str, Any], ...]:
 
 def _personal(turns: Turns) -> Personal:
     """What each client has of its own, as a tree of tensors."""
-    return Personal(*(part if isinstance(part, Tensor) else _sorted(part) for part in turns.personal))
+    own = turns.personal
+    return Personal(
+        _sorted(own.previous), _sorted(own.prepared), own.taken, _sorted(own.weights), _sorted(own.prototypes)
+    )
 
 
 def _sorted(part: Mapping[str, Any]) -> dict[str, Any]:
     return dict(sorted(part.items()))  # a checkpoint gives names back in its own order
 
 
-def _form(turns: Turns) -> Any:
+def form(turns: Turns) -> Hashable:
     """Names and shapes, without the number of clients."""
-    shared = tree_map(lambda value: tuple(value.shape), _shared(turns))
-    return shared, tree_map(lambda value: tuple(value.shape[1:]), _personal(turns))
+    shared, personal = (tree_flatten_with_path(part)[0] for part in (_shared(turns), _personal(turns)))
+    named = [(path, tuple(value.shape)) for path, value in shared]
+    return tuple(named + [(path, tuple(value.shape[1:])) for path, value in personal])

@@ -6,23 +6,29 @@ once: clients are independent, so every stacked parameter receives its own clien
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from protofed.engines.base import Engine
 from protofed.engines.group import Group, State, Turns
-from protofed.engines.lane import Lane, Seen, for_all_clients
+from protofed.engines.lane import Lane, Seen, for_all_clients, form, widened
+from protofed.engines.recording import Recording, shapes
 from protofed.engines.schedule import Losses, Schedule
 from protofed.messages import Broadcast
 from protofed.methods.base import Clock, PublicExchange, Trained
 from protofed.models.layers import step
 
-EVAL_BATCH = 256
+EVAL_BATCH = (256, 1024)
+"""Most samples of a client in one pass without gradients, on a CPU and on a GPU."""
+EVAL_IMAGES = 16_384
+"""Most samples of all clients in one."""
 LANES = 8
 """On a GPU so many lanes run beside each other, where a lane takes fewer clients than a round has."""
 FORMS = 4
@@ -37,30 +43,35 @@ class Stacked(Engine):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.width = self.experiment.width
-        self._kept: dict[int, list[list[Lane]]] = {}
+        self._kept: dict[Hashable, list[Lane]] = {}
+        self._recorded: dict[Hashable, Recording] = {}
+        self._records = self.device.type == "cuda"
 
     def train(self, group: Group, rows: Sequence[int], turns: Turns, batches: Schedule) -> tuple[Trained, Losses]:
         """In chunks of `width` clients, those with most batches first; a lane trains one chunk after the other."""
         order = batches.steps.argsort(descending=True, stable=True).tolist()
         width = min(self.width or len(rows), len(rows))
         chunks = [order[first : first + width] for first in range(0, len(order), width)]
+        turns = widened(turns) if self.device.type == "cuda" else turns
         lanes = self._lanes(group, turns, width, len(chunks))
         start = group.start(rows, turns)
         weights = {name: torch.empty_like(value) for name, value in start.items()}
         seen: list[Seen] = []
         for first in range(0, len(chunks), len(lanes)):
-            some = list(zip(lanes, chunks[first:], strict=False))
-            for lane, chunk in some:
+            some = [
+                (lane, chunk, self.send(torch.tensor(chunk)))
+                for lane, chunk in zip(lanes, chunks[first:], strict=False)
+            ]
+            for lane, chunk, places in some:
+                own = {name: value[places] for name, value in start.items()}
+                mine = turns._replace(personal=turns.personal.rows(places))
                 lane.wait()
                 with lane.running():
-                    own = {name: value[chunk] for name, value in start.items()}
-                    mine = turns._replace(personal=turns.personal.rows(torch.tensor(chunk, device=self.device)))
                     lane.begin([rows[place] for place in chunk], own, mine, batches.of(chunk))
-            self._train_lanes([lane for lane, _ in some])
-            for lane, chunk in some:
-                seen.append(lane.end(weights, chunk))
+            self._train_lanes([lane for lane, _, _ in some])
+            seen += [lane.end(weights, places) for lane, _, places in some]
 
-        back = torch.tensor(order, device=self.device).argsort()
+        back = self.send(torch.tensor(order).argsort())
         losses, taken = (_join(column)[back] for column in zip(*((s.losses, s.taken) for s in seen), strict=True))
         features = [s.features for s in seen if s.features is not None]
         labels = [s.labels for s in seen if s.labels is not None]
@@ -78,7 +89,7 @@ class Stacked(Engine):
             for now in range(max(steps)):
                 for lane, length in zip(lanes, steps, strict=True):
                     if now < length:
-                        with lane.running():
+                        with lane.running() if len(lanes) > 1 else nullcontext():
                             lane.play(now)
             for lane in lanes:
                 with lane.running():
@@ -87,18 +98,19 @@ class Stacked(Engine):
     def _lanes(self, group: Group, turns: Turns, width: int, chunks: int) -> list[Lane]:
         """Lanes of so many clients for turns of this form; those of the forms last used are kept."""
         number = min(chunks, LANES if self.device.type == "cuda" else 1)
-        kept = self._kept.setdefault(id(group), [])
-        for lanes in kept:
-            if lanes[0].clients == width and lanes[0].fits(turns):
-                kept.remove(lanes)
-                break
-        else:
-            lanes = []
+        needed = (id(group), width, form(turns))
+        lanes = self._kept.pop(needed, [])
         while len(lanes) < number:
-            lanes.append(Lane(self, group, width, turns))
-        kept.append(lanes)
-        del kept[:-FORMS]
+            lanes.append(Lane(self, group, width, turns, alone=number == 1))
+        self._kept[needed] = lanes  # at the end: the one used last
+        for old in list(self._kept)[: -FORMS * len(self.groups)]:
+            del self._kept[old]
         return lanes[:number]
+
+    def cannot_capture(self, what: str, error: RuntimeError) -> None:
+        """Say once that a recording failed."""
+        why = str(error).splitlines()[0]
+        warnings.warn(f"{what} cannot be captured ({why}); it runs uncaptured, slower", stacklevel=3)
 
     def pixels(self, group: Group, chosen: Tensor) -> Tensor:
         """What models see of the group's images `chosen`, [clients, B], in the layout that convolutions are fast in."""
@@ -133,47 +145,65 @@ class Stacked(Engine):
     def forward(self, group: Group, states: State, x: Tensor) -> tuple[Tensor, Tensor]:
         """All models on the same batch."""
 
-        def one_client(state: State) -> tuple[Tensor, Tensor]:
+        def one_client(state: State, x: Tensor) -> tuple[Tensor, Tensor]:
             out = self.net(group, state)(x, train=False)
             return out.features, out.logits
 
-        features, logits = self._in_chunks(one_client, states)
+        clients = len(next(iter(states.values())))
+        parts = []
+        for first in range(0, clients, self.width or clients):
+            some = slice(first, first + (self.width or clients))
+            mine = {name: value[some] for name, value in states.items()}
+            parts.append(
+                self._replayed("forward", group, lambda s, x: for_all_clients(one_client, s, shared=(x,)), mine, x)
+            )
+        features, logits = (torch.cat(column) for column in zip(*parts, strict=True))
         return features, logits
 
     @torch.no_grad()
     def embed(self, group: Group, rows: Sequence[int], states: State) -> tuple[Tensor, Tensor]:
-        """All clients, a slice of their samples at a time; those with samples left are a prefix."""
+        """Clients with most samples first, `width` at a time, and a slice of their samples at a time."""
         order = sorted(range(len(rows)), key=lambda position: -group.sizes[rows[position]])
         sizes = torch.tensor([group.sizes[rows[position]] for position in order])
         begins = torch.tensor([group.begins[rows[position]] for position in order])
         position = torch.arange(int(sizes[0])).expand(len(rows), -1)
         real = position < sizes.unsqueeze(-1)
         index = self.send(position.where(real, 0) + begins.unsqueeze(-1))
+        ordered = {name: value[self.send(torch.tensor(order))] for name, value in states.items()}
+
+        def one_client(state: State, x: Tensor) -> Tensor:
+            return self.net(group, state)(x, train=False).features
+
+        def look(state: State, chosen: Tensor) -> Tensor:
+            made: Tensor = for_all_clients(one_client, state, self.pixels(group, chosen))
+            return made
+
+        width = min(self.width or len(rows), len(rows))
+        batch = max(1, min(EVAL_BATCH[self.device.type == "cuda"], EVAL_IMAGES // width))
+        size = cast(int, group.module.feature_size)
+        features = torch.zeros(*position.shape, size, dtype=group.dtype, device=self.device)
+        for first in range(0, len(rows), width):
+            for begin in range(0, int(sizes[first]), batch):
+                active = first + int((sizes[first : first + width] > begin).sum())
+                mine = {name: value[first:active] for name, value in ordered.items()}
+                there = (slice(first, active), slice(begin, begin + batch))
+                features[there] = self._replayed("embed", group, look, mine, index[there])
         real, back = self.send(real), self.send(torch.tensor(order).argsort())
-        ordered = {name: value[order] for name, value in states.items()}
+        return (features * real.unsqueeze(-1))[back], group.labels[index].where(real, -1)[back]
 
-        def one_client(state: State, x: Tensor) -> tuple[Tensor]:
-            return (self.net(group, state)(x, train=False).features,)
-
-        chunks = []
-        for begin in range(0, int(sizes[0]), EVAL_BATCH):
-            active = int((sizes > begin).sum())
-            mine = {name: value[:active] for name, value in ordered.items()}
-            x = self.pixels(group, index[:active, begin : begin + EVAL_BATCH])
-            (features,) = self._in_chunks(one_client, mine, x)
-            chunks.append(pad(features, (0, 0, 0, 0, 0, len(rows) - active)))
-        features = torch.cat(chunks, 1) * real.unsqueeze(-1)
-        return features[back], group.labels[index].where(real, -1)[back]
-
-    def _in_chunks(self, one_client: Any, *mapped: Any) -> Any:
-        """`one_client` of all clients, `width` at a time."""
-        clients = len(tree_leaves(mapped)[0])
-        width = self.width or clients
-        parts = [
-            for_all_clients(one_client, *tree_map(lambda value: value[first : first + width], mapped))  # noqa: B023
-            for first in range(0, clients, width)
-        ]
-        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+    def _replayed(self, name: str, group: Group, work: Callable[..., Any], *inputs: Any) -> Any:
+        """What `work` makes of tensors; on a GPU it is recorded for their shapes."""
+        if not self._records:
+            return work(*inputs)
+        needed = (name, id(group), shapes(inputs))
+        if needed not in self._recorded:
+            try:
+                self._recorded[needed] = Recording(work, inputs, self.device)
+            except RuntimeError as error:
+                self._records = False
+                self.cannot_capture("evaluation", error)
+                return work(*inputs)
+        return tree_map(torch.clone, self._recorded[needed](*inputs))
 
 
 def _join(parts: Sequence[Tensor], fill: float = 0) -> Tensor:

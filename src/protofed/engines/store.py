@@ -37,7 +37,7 @@ class Layout:
         """The models that `pack` was given; copies, because a tensor has to begin where its type can."""
         columns = torch.split(packed.view(torch.uint8), self._sizes, 1)
         return {
-            name: column.flatten().clone().view(dtype).view(len(packed), *shape)
+            name: column.clone(memory_format=torch.contiguous_format).flatten().view(dtype).view(len(packed), *shape)
             for (name, (dtype, shape)), column in zip(self.fields.items(), columns, strict=False)
         }
 

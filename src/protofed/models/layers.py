@@ -101,10 +101,9 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         mask = _open_step(self).mask if self.training else None
-        if self.training and mask is None and len(x) > 1:
-            return nn.functional.batch_norm(
-                x, self.running_mean, self.running_var, self.weight, self.bias, True, self.momentum, self.eps
-            )
+        if (mask is None and len(x) > 1) if self.training else not torch.is_grad_enabled():
+            parts = (self.running_mean, self.running_var, self.weight, self.bias)
+            return nn.functional.batch_norm(x, *parts, self.training, self.momentum, self.eps)
         if mask is None:
             # A copy, because a training forward may update the buffer in place before this one's backward.
             mean, var = self.running_mean.clone(), self.running_var

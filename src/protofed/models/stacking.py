@@ -83,9 +83,18 @@ class _Products(torch.autograd.Function):
         needs_x, needs_w, needs_b = ctx.needs_input_grad
         return (
             torch.bmm(grad, w) if needs_x else None,
-            torch.bmm(grad.mT, x) if needs_w else None,
+            _long_product(grad, x) if needs_w else None,
             grad.sum(1) if needs_b else None,
         )
+
+
+def _long_product(a: Tensor, b: Tensor) -> Tensor:
+    """aᵀ b, [N, O, I], of [N, B, O] and [N, B, I]: for a long B in parts, or a GPU would have little to do at once."""
+    parts = next((p for p in range(min(16, a.shape[1] // 256), 1, -1) if a.shape[1] % p == 0), 1)
+    if not a.is_cuda or parts == 1:
+        return torch.bmm(a.mT, b)
+    split = [torch.unflatten(value, 1, (parts, -1)).flatten(0, 1) for value in (a, b)]
+    return torch.unflatten(torch.bmm(split[0].mT, split[1]), 0, (len(a), parts)).sum(1)
 
 
 def _products(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:

@@ -1,0 +1,48 @@
+"""Work that a GPU records once, as a CUDA graph, and replays from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+
+def record(work: Callable[[], Any], device: torch.device, pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """A graph that does `work` again when replayed, and what work returned: tensors that a replay fills anew."""
+    aside = stream(device)
+    aside.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(aside):
+        for _ in range(2):  # libraries set themselves up when they are first used
+            work()
+    torch.cuda.current_stream(device).wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, stream=aside):
+        made = work()
+    return graph, made
+
+
+class Recording:
+    """A function of tensors; called with tensors of the same shapes, it is replayed."""
+
+    def __init__(self, function: Callable[..., Any], inputs: tuple[Any, ...], device: torch.device) -> None:
+        self.inputs = tree_map(torch.clone, inputs)
+        self.graph, self.made = record(lambda: function(*self.inputs), device)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """What the function returns, in tensors that the next call fills anew."""
+        torch._foreach_copy_(tree_leaves(self.inputs), tree_leaves(inputs))
+        self.graph.replay()
+        return self.made
+
+
+def shapes(inputs: Any) -> tuple[Any, ...]:
+    """What two calls must have in common for one recording."""
+    return tuple((tuple(value.shape), value.dtype) for value in tree_leaves(inputs) if isinstance(value, Tensor))
+
+
+def stream(device: torch.device) -> torch.cuda.Stream:
+    """A stream of its own."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch does not type it
