@@ -13,6 +13,7 @@ import argparse
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ from protofed.models.output import Output
 from protofed.runner import Run
 
 ROUNDS = 3
-NEEDS = {"fccl-plus": {"public": "digit-domains", "params": {"public_images": 64, "public_batch": 32}, "lr": 1e-4}}
+NEEDS: dict[str, dict[str, Any]] = {"fccl-plus": {"public": "digit-domains", "params": {"public_images": 64, "public_batch": 32}, "lr": 1e-4}}
 """FCCL+ wants public images; Adam takes steps of rounding where a gradient is 0, so its rate is small."""
 
 
@@ -63,7 +64,7 @@ class Drop(nn.Module):
 
 def play(engine: str, method: str, model: type[nn.Module], width: int | None, device: str) -> Run:
     """Some rounds of one engine."""
-    given = {"lr": 0.05, "params": {}, **NEEDS.get(method, {})}
+    given: dict[str, Any] = {"lr": 0.05, "params": {}, **NEEDS.get(method, {})}
     experiment = Experiment(
         method=method,
         engine=engine,

@@ -7,6 +7,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -146,21 +147,36 @@ def run_command(
     set_: Set = None,
     config: Config = None,
     out: Out = None,
+    profile: Annotated[
+        bool,
+        typer.Option("--profile", help="Also write where the time goes: profile.json and, for Perfetto, trace.json."),
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Run one method."""
+    from protofed.engines.ranks import join
+    from protofed.profiling import Profile
     from protofed.results.folder import RunFolder, fresh_path
     from protofed.results.progress import progress
+    from protofed.results.table import console, profile_table
     from protofed.runner import Run
 
     experiment = _experiment(read_yaml(config) if config else {}, flags, set_)
-    _refuse_existing(out)
-    run = Run(experiment)
-    folder = RunFolder.create(
-        out or fresh_path(f"{run.method.name}-{experiment.dataset}-seed{experiment.seed}"), run.experiment
-    )
-    _finish(lambda: run.play(folder, shown), shown := progress(quiet), folder.path, as_json)
+    with join() as ranks:
+        ranks.first(lambda: _refuse_existing(out))
+        run = Run(experiment, ranks=ranks)
+        if ranks.number > 0:
+            run.play(None, Progress())
+            return
+        folder = RunFolder.create(
+            out or fresh_path(f"{run.method.name}-{experiment.dataset}-seed{experiment.seed}"), run.experiment
+        )
+        measured = Profile(folder.path, run.device, experiment.rounds) if profile else None
+        with measured or nullcontext():
+            _finish(lambda: run.play(folder, shown), shown := progress(quiet), folder.path, as_json)
+        if measured is not None and not as_json:
+            console().print(profile_table(measured.report()))
 
 
 @app.command("compare")

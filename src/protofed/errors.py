@@ -17,6 +17,10 @@ class DivergedError(RuntimeError):
     """A loss stopped being finite: names the client, the round and the step."""
 
 
+class LostError(RuntimeError):
+    """Another process of a run that several share has failed or is gone."""
+
+
 def unknown(argument: str, value: str, known: Iterable[str]) -> UserError:
     """The error for a name that is not in a list, with a suggestion for a likely misspelling."""
     names = sorted(known)

@@ -24,7 +24,8 @@ from protofed.prototypes import Prototypes, class_means, nearest_class
 Scores = tuple[Sequence[int], Tensor]
 """Clients and their accuracies, still on the device."""
 
-CHUNK = 10_000  # models × images in one forward pass
+CHUNK = 10_000  # models × images in one forward pass on a CPU
+PIXELS = 40_000_000  # models × pixels on a GPU, which is only busy with more: 50,000 images of 28 × 28
 MODELS = 100  # clients whose models are on the device at once, or fewer if those are large:
 MODEL_BYTES = 2**30
 
@@ -71,7 +72,7 @@ class Pool:
         """Of some clients, computed when it is needed: for all of them it would be large."""
         mine, some = slice(self._ends[rows.start], self._ends[rows.stop]), slice(rows.start, rows.stop)
         own = torch.zeros(len(rows), len(self.labels), dtype=torch.bool, device=self.labels.device)
-        own[self._owner[mine] - rows.start, self._own[mine]] = True
+        own.view(-1).index_fill_(0, (self._owner[mine] - rows.start) * len(self.labels) + self._own[mine], True)
         tests = {"own": own, "all": torch.ones_like(own)}
         if self._home is not None:
             tests["domain"] = self.of_domain[self._home[some]]
@@ -154,7 +155,8 @@ class Evaluator:
     ) -> dict[str, Tensor]:
         """Which images are classified correctly by each rule: [models, images]."""
         models = len(next(iter(states.values())))
-        step = max(1, CHUNK // (models if prototypes is None else len(own_classes)))
+        at_once = CHUNK if group.device.type == "cpu" else PIXELS // images[0].numel()
+        step = max(1, at_once // (models if prototypes is None else len(own_classes)))
         chunks: dict[str, list[Tensor]] = {}
         for x, y in zip(torch.split(images, step), torch.split(labels, step), strict=True):
             features, logits = self.engine.forward(group, states, group.pixels(x))

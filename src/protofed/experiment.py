@@ -62,9 +62,7 @@ class Experiment:
     engine: Literal["auto", "sequential", "stacked"] = _option(
         "auto", "How clients are trained; all give the same results."
     )
-    width: int | None = _option(
-        None, "Clients in one batched step (stacked); unless given, what is fastest is measured."
-    )
+    width: int | None = _option(None, "Clients in one batched step (stacked engine); all of a round, unless given.")
     device: str = _option("auto", "cpu, cuda or cuda:N; auto takes a GPU if there is one.")
     threads: int | None = _option(None, "CPU threads; unless given, all cores, shared by the runs of a comparison.")
     precision: Literal["float32", "float64", "tf32", "bf16"] = _option(

@@ -15,14 +15,16 @@ from typing import Any
 import torch
 
 from protofed.data import Federation, Split, federate, join, load
-from protofed.engines import Engine, choose_engine
+from protofed.engines import Engine, make_engine
 from protofed.engines.group import Group, group_clients
+from protofed.engines.ranks import ALONE, Ranks
 from protofed.errors import UserError
 from protofed.evaluation import Evaluator
 from protofed.experiment import Experiment
 from protofed.methods import build_method, parameters
 from protofed.methods.base import Clock, Method, PublicExchange
 from protofed.models import ModelSpec, parameter_count
+from protofed.profiling import profiled_round, section
 from protofed.randomness import generator
 from protofed.results.folder import RunFolder, write_atomically
 from protofed.results.progress import Progress
@@ -42,18 +44,22 @@ class Run:
         method: Method | None = None,
         federation: Federation | None = None,
         models: Sequence[ModelSpec] | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        """Prepare everything that can fail on wrong input; nothing is written yet."""
+        """Prepare everything that can fail on wrong input; nothing is written yet. `ranks` are the run's processes."""
+        self.ranks = ranks
         _settle(experiment)
         self.method = method or build_method(experiment.method, experiment.params)
         self.federation = federation or federation_of(experiment)
-        self.device = _device(experiment.device)
+        self.device = _device(experiment.device, ranks)
         groups = group_clients(
             experiment, self.method, self.federation, models or experiment.model.split(","), self.device
         )
-        kind, self.engine_reason = choose_engine(experiment.engine, self.device, groups)
         public = public_images(experiment, self.method)
-        self.engine = kind(experiment, self.method, self.federation, groups, self.device, public)
+        self.engine, self.engine_reason = make_engine(
+            experiment, self.method, self.federation, groups, self.device, public
+        )
+        self.engine.ranks = ranks
         self.experiment = _resolved(experiment, self.engine)
         self.evaluator = Evaluator(self.engine)
         self.broadcast = self.engine.initial_broadcast()
@@ -62,23 +68,26 @@ class Run:
     def play(self, folder: RunFolder | None, progress: Progress) -> Result:
         """Play the remaining rounds."""
         progress.begin(self)
-        with _interruptible(folder is not None) as interrupted, nullcontext() if folder is None else folder.checkpoint:
+        resumable = folder is not None or self.ranks.number > 0
+        with _interruptible(resumable) as interrupted, nullcontext() if folder is None else folder.checkpoint:
             stop = False
             while not (stop or self.over()):
-                line = self.play_round()
-                done, stop = len(self.history), interrupted()
-                if stop and not line["accuracy"]:
-                    self.evaluate(line)
-                if folder is not None:
-                    folder.append_round(line)
-                    if stop or self.over() or done % self.experiment.checkpoint_every == 0:
-                        folder.checkpoint.save(self.broadcast, self.engine.groups, done)
+                with profiled_round():
+                    line = self.play_round()
+                    done, stop = len(self.history), any(self.ranks.exchange(interrupted()))
+                    if stop and not line["accuracy"]:
+                        self.evaluate(line)
+                    if folder is not None:
+                        folder.append_round(line)
+                        if stop or self.over() or done % self.experiment.checkpoint_every == 0:
+                            with section("checkpoint"):
+                                folder.checkpoint.save(self.broadcast, self.engine.groups, done)
                 progress.advance(self, line)
             if folder is not None:
                 folder.checkpoint.wait()
                 if self.over():
                     write_atomically(folder.result, self.result(folder).to_json())
-            if interrupted():
+            if stop or interrupted():
                 raise Interrupted(f"stopped after round {len(self.history)} of {self.experiment.rounds}")
         return self.result(folder)
 
@@ -90,12 +99,13 @@ class Run:
         clock = Clock(len(self.history), self.experiment.rounds, tuple(who), clients, self.experiment.seed)
         sent = self.broadcast
         uploads, loss = self.engine.round(who, sent, clock)
-        self.broadcast = self.method.aggregate(uploads, sent, clock)
+        with section("aggregation"):
+            self.broadcast = self.method.aggregate(uploads, sent, clock)
         messages = [self.method.send(sent, member) for member in who]
         sizes = {id(message): message.size() for message in {id(message): message for message in messages}.values()}
         line = {
             "round": clock.round + 1,
-            "seconds": time.perf_counter() - began,
+            "seconds": self._since(began),
             "loss": loss,
             "participants": who,
             "bytes_up": sum(uploads.sizes()) + self.engine.exchanged[0],
@@ -110,12 +120,17 @@ class Run:
     def evaluate(self, line: dict[str, Any]) -> None:
         """Say in a round's line how good the models are now."""
         began = time.perf_counter()
-        evaluation = self.evaluator(self.broadcast)
+        with section("evaluation"):
+            evaluation = self.ranks.first(lambda: self.evaluator(self.broadcast))
         line["accuracy"] = evaluation.means()
         line["per_client"] = evaluation.per_client
         line["per_domain"] = evaluation.per_domain
         line["diagnostic"] = evaluation.diagnostic
-        line["seconds"] += time.perf_counter() - began
+        line["seconds"] += self._since(began)
+
+    def _since(self, began: float) -> float:
+        """Seconds, of the slowest process; all must agree when the time is used up."""
+        return max(self.ranks.exchange(time.perf_counter() - began))
 
     def _due(self, line: Mapping[str, Any]) -> bool:
         return bool(line["round"] % self.experiment.eval_every == 0)
@@ -139,7 +154,7 @@ class Run:
     def restore(self, folder: RunFolder) -> None:
         """Go back to a folder's last checkpoint."""
         found = folder.checkpoint.load(self.engine.groups)
-        self.history = folder.read_rounds(found[1] if found else 0)
+        self.history = self.ranks.first(lambda: folder.read_rounds(found[1] if found else 0))
         for line in self.history[:-1] if self.over() else self.history:
             if not self._due(line):  # it was evaluated because the run stopped there
                 line.update(_not_evaluated())
@@ -249,9 +264,11 @@ def _not_evaluated() -> dict[str, Any]:
     return {"accuracy": {}, "per_client": {}, "per_domain": {}, "diagnostic": []}
 
 
-def _device(name: str) -> torch.device:
+def _device(name: str, ranks: Ranks) -> torch.device:
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and ranks.count > 1:
+        name = f"cuda:{ranks.local}"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

@@ -1,4 +1,4 @@
-"""Several runs at once: here and, once that has lasted as long as starting a process takes, in worker processes."""
+"""Several runs at once: here and, where that takes longer than starting a process, in worker processes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Team:
         self.results: dict[int, Result] = {}
         self.workers: list[Worker] = []
         self.attendants: list[Future[None]] = []
-        self.all_taken = Event()
+        self.decided = Event()
         self.lock = RLock()
 
     def play(self, jobs: int) -> list[Result]:
@@ -126,7 +126,7 @@ class Team:
             try:
                 number, experiment = self.waiting.popleft()
             except IndexError:
-                self.all_taken.set()
+                self.decided.set()
                 return
             result = play(experiment)
             with self.lock:
@@ -142,8 +142,8 @@ class Team:
             raise
 
     def _attend(self) -> None:
-        """Start a worker and give it runs; a thread, since the worker has to be listened to."""
-        self.all_taken.wait(START_UP)
+        """Start a worker, if that pays, and give it runs; a thread, since the worker has to be listened to."""
+        self.decided.wait(START_UP)
         with self.lock:
             if not self.waiting:
                 return
@@ -164,8 +164,10 @@ class Team:
             self.progress.tell(standing)
 
     def _tell_and_check(self, standing: Standing) -> None:
-        """When a worker's run has failed, the one here ends with the same error."""
+        """Where much is left to do, workers pay; when the run of one has failed, the one here ends with the same error."""
         self._tell(standing)
+        if standing.seconds_left * len(self.waiting) > START_UP:
+            self.decided.set()
         for attendant in self.attendants:
             if attendant.done():
                 attendant.result()
@@ -174,7 +176,7 @@ class Team:
         """No more runs: workers get a signal, those that are still starting are not needed."""
         with self.lock:
             self.waiting.clear()
-            self.all_taken.set()
+            self.decided.set()
             for worker in self.workers:
                 how = working if worker.ready else signal.SIGKILL
                 if how is not None:

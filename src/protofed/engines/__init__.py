@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
+from protofed.data.federation import Federation
 from protofed.engines.base import Engine
+from protofed.engines.choice import fastest
 from protofed.engines.group import Group
 from protofed.engines.sequential import Sequential
 from protofed.engines.stacked import Stacked
+from protofed.errors import UserError
+from protofed.experiment import Experiment
+from protofed.methods.base import Method
 
-__all__ = ["ENGINES", "Engine", "choose_engine"]
+__all__ = ["ENGINES", "Engine", "make_engine"]
 
 ENGINES: dict[str, type[Engine]] = {"sequential": Sequential, "stacked": Stacked}
 
-SMALL = 200_000
-"""Up to so many numbers a CPU spends a step on overhead, not arithmetic, and stacking pays (benchmarks/engines.py)."""
 
+def make_engine(
+    experiment: Experiment,
+    method: Method,
+    federation: Federation,
+    groups: Sequence[Group],
+    device: torch.device,
+    public: Tensor | None,
+) -> tuple[Engine, str]:
+    """The engine of a run, and why it was taken."""
 
-def choose_engine(name: str, device: torch.device, groups: Sequence[Group]) -> tuple[type[Engine], str]:
-    """The engine of a run, and why."""
-    if name != "auto":
-        return ENGINES[name], "as asked"
-    if device.type == "cuda":
-        return Stacked, "on a GPU all clients train in one batched step"
-    if max(len(group.members) for group in groups) == 1:
-        return Sequential, "no two clients share an architecture"
-    largest = max(sum(value.numel() for value in group.own.initial.values()) for group in groups)
-    if largest <= SMALL:
-        return Stacked, f"a small model ({largest:,} numbers) on a CPU"
-    return Sequential, f"a large model ({largest:,} numbers) on a CPU"
+    def make(kind: type[Engine], width: int | None) -> Engine:
+        return kind(dataclasses.replace(experiment, width=width), method, federation, groups, device, public)
+
+    if experiment.width is not None and experiment.engine == "sequential":
+        raise UserError(
+            "--width", experiment.width, "it is for the stacked engine; sequential takes one at a time"
+        )
+    if experiment.engine == "auto" and experiment.width is None:
+        return fastest(experiment, groups, device, make)
+    kind = Stacked if experiment.engine == "auto" else ENGINES[experiment.engine]
+    return make(kind, experiment.width), "as asked"

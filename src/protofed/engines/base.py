@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, cast
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from protofed.data.federation import Federation
 from protofed.engines.group import Group, Personal, State, Turns, fit
-from protofed.engines.schedule import Losses, Schedule, schedule
+from protofed.engines.ranks import ALONE, Ranks
+from protofed.engines.schedule import Losses, Schedule, schedule, steps_in_epoch
 from protofed.errors import DivergedError, UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Batch, Clock, Method, Phase, PublicExchange, Trained, Turn
 from protofed.models.net import Net
+from protofed.profiling import section
 from protofed.prototypes import Prototypes
 from protofed.randomness import generator, key, step_keys
+
+Collected = tuple[Tensor, Tensor] | None
+"""Features [n, m, D] and labels [n, m], -1 for padding; None where a method collects none while training."""
+
+
+class Share(NamedTuple):
+    """What some clients of a group have made in a round, as a tree of tensors with a leading client axis."""
+
+    group: int
+    rows: list[int]
+    upload: tuple[dict[str, Tensor], dict[str, Prototypes], dict[str, Tensor]]  # weights, prototypes, numbers
+    weights: dict[str, Tensor]
+    losses: Tensor  # [clients]: mean training losses
 
 
 class Engine(ABC):
@@ -26,6 +42,7 @@ class Engine(ABC):
 
     name: ClassVar[str]
     width: int | None = None  # clients in one batched step
+    ranks: Ranks = ALONE  # the processes that clients are shared out among
 
     def __init__(
         self,
@@ -43,8 +60,10 @@ class Engine(ABC):
         self._check_groups()
 
     @abstractmethod
-    def train(self, group: Group, rows: Sequence[int], turns: Turns, batches: Schedule) -> tuple[Trained, Losses]:
-        """Local training of some clients of a group: what came out, and their losses."""
+    def train(
+        self, group: Group, rows: Sequence[int], turns: Turns, batches: Schedule
+    ) -> tuple[dict[str, Tensor], Collected, Losses]:
+        """Local training of some clients of a group: their weights, the features collected on the way, their losses."""
 
     @abstractmethod
     def forward(self, group: Group, states: State, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,28 +85,48 @@ class Engine(ABC):
         `exchanged` holds the bytes up and down of exchanges within the round.
         """
         self.exchanged = (0, 0)
-        received = self._receive(who, broadcast)
-        taking_part = set(who)
-        parts, order, losses = [], [], []
+        received = self._receive(self._mine(who), broadcast)
+        losses = []
         played: list[tuple[Group, list[int], Trained]] = []
         for group in self.groups:
-            rows = [row for row, member in enumerate(group.members) if member in taking_part]
+            rows = [row for row, member in enumerate(group.members) if member in received]
             if not rows:
                 continue
-            turns = self._turns(group, rows, [received[group.members[row]] for row in rows], clock)
-            trained, lost = self.train(group, rows, turns, self.schedule(group, rows, clock))
+            sent = [received[group.members[row]] for row in rows]
+            turns = self._prepared(group, rows, self._turns(group, rows, sent, clock), sent[0])
+            with section("data"):
+                batches = self.schedule(group, rows, clock)
+            with section("forward/backward"):
+                weights, collected, lost = self.train(group, rows, turns, batches)
+            trained = self._trained(group, rows, weights, collected, lost.last(batches.each).means(), clock)
             played.append((group, rows, trained))
             losses.append((lost, lost.means()))
         if isinstance(self.method, PublicExchange):
-            played = self._public_phase(self.method, played, clock)
-        for group, rows, trained in played:
-            parts.append(self.method.upload(trained))
-            order += [group.members[row] for row in rows]
-        for (group, rows, trained), (lost, means) in zip(played, losses, strict=True):
+            with section("forward/backward"):
+                played = self._public_phase(self.method, played, clock)
+        shares = []
+        for (group, rows, trained), (_, means) in zip(played, losses, strict=True):
+            with section("prototypes"):
+                upload = self.method.upload(trained)
+            shares.append(self._share(group, rows, upload, trained.weights, means))
+        for (group, rows, _), (lost, means) in zip(played, losses, strict=True):
             _check_finite([group.members[row] for row in rows], lost, means, clock)  # here a GPU is waited for
-            group.keep(rows, trained.weights)
-        uploads = Upload.join(parts).reorder(self.send(torch.tensor(order).argsort()))
-        return uploads, float(torch.cat([means for _, means in losses]).mean())
+        shares = self.ranks.gather(shares, self.device)
+        for share in shares:
+            self.groups[share.group].keep(share.rows, share.weights)
+        return self._uploads(shares), float(torch.cat([share.losses for share in shares]).mean())
+
+    def trial(self, group: Group, rows: Sequence[int], steps: int) -> float:
+        """Seconds that the first steps of some clients take, for each of them and each step; nothing is kept."""
+        members = [group.members[row] for row in rows]
+        clock = Clock(0, self.experiment.rounds, tuple(members), len(self.federation.clients), self.experiment.seed)
+        received = self._receive(members, self.initial_broadcast())
+        turns = self._turns(group, rows, [received[member] for member in members], clock)
+        batches = self.schedule(group, rows, clock).head(steps)
+        began = time.perf_counter()
+        _, _, losses = self.train(group, rows, turns, batches)
+        float(losses.means().sum())  # a GPU is waited for
+        return (time.perf_counter() - began) / int(batches.steps.sum())
 
     def initial_broadcast(self) -> Broadcast:
         """What the server sends first: the common initial weights, as far as the method shares them."""
@@ -147,24 +186,17 @@ class Engine(ABC):
             yield phase, first, first + phase.epochs
             first += phase.epochs
 
-    def trained(
-        self,
-        group: Group,
-        rows: Sequence[int],
-        weights: State,
-        collected: tuple[Tensor, Tensor] | None,
-        losses: Losses,
-        batches: Schedule,
-        clock: Clock,
+    def _trained(
+        self, group: Group, rows: Sequence[int], weights: State, collected: Collected, losses: Tensor, clock: Clock
     ) -> Trained:
         """What the method makes its uploads from."""
         if self.method.collect == "eval-pass":
-            collected = self.embed(group, rows, weights)
+            with section("prototypes"):
+                collected = self.embed(group, rows, weights)
         features, labels = collected if collected is not None else (torch.empty(0), torch.empty(0))
         samples = self.send(torch.tensor([group.sizes[row] for row in rows]))
         keys = self.keys(group, rows, "clustering", clock)
-        last = losses.last(batches.each).means()
-        return Trained(weights, samples, features, labels, len(self.federation.classes), keys, last)
+        return Trained(weights, samples, features, labels, len(self.federation.classes), keys, losses)
 
     def collecting(self, batches: Schedule) -> Tensor:
         """[clients, steps]: whether features of a training step become prototypes."""
@@ -189,7 +221,11 @@ class Engine(ABC):
                 method.public_upload(*self.forward(group, state, x))
                 for (group, _, _), state, x in zip(played, weights, views(batch), strict=True)
             ]
-            uploads = Upload.join(outputs)
+            shares = [
+                self._share(group, rows, made, {}, torch.empty(0))
+                for (group, rows, _), made in zip(played, outputs, strict=True)
+            ]
+            uploads = self._uploads(self.ranks.gather(shares, self.device))
             answer = method.public_aggregate(uploads)
             up, down = self.exchanged
             sizes = [uploads.client(row).size() for row in range(len(clock.who))]
@@ -207,6 +243,22 @@ class Engine(ABC):
             for (group, rows, trained), state in zip(played, weights, strict=True)
         ]
 
+    def _mine(self, who: Sequence[int]) -> list[int]:
+        """Whom of a round's participants this process trains."""
+        sizes = torch.tensor([len(self.federation.clients[member].train) for member in who])
+        steps, _ = steps_in_epoch(sizes, self.experiment.batch_size)
+        return [who[place] for place in self.ranks.share(steps.tolist())]
+
+    def _share(self, group: Group, rows: list[int], upload: Upload, weights: State, losses: Tensor) -> Share:
+        parts = dict(upload.weights), dict(upload.prototypes), dict(upload.numbers)
+        return Share(self.groups.index(group), rows, parts, dict(weights), losses)
+
+    def _uploads(self, shares: Sequence[Share]) -> Upload:
+        """In client order."""
+        members = [self.groups[share.group].members[row] for share in shares for row in share.rows]
+        joined = Upload.join([Upload(*share.upload) for share in shares])
+        return joined if members == sorted(members) else joined.reorder(self.send(torch.tensor(members).argsort()))
+
     def _receive(self, who: Sequence[int], broadcast: Broadcast) -> dict[int, Broadcast]:
         """What each client makes of what it was sent; the same object for all where the server sends the same."""
         sent = {member: self.method.send(broadcast, member) for member in who}
@@ -218,11 +270,15 @@ class Engine(ABC):
         shared = received[0] if all(message is received[0] for message in received) else None
         weights, prototypes = ({}, {}) if shared is not None else _stack_messages(received)
         own = group.own.take(rows) if self.method.keeps_previous else {}
-        turns = Turns(clock, shared, Personal(own, {}, group.taken[list(rows)], weights, prototypes))
+        return Turns(clock, shared, Personal(own, {}, group.taken[self.send(torch.tensor(rows))], weights, prototypes))
+
+    def _prepared(self, group: Group, rows: Sequence[int], turns: Turns, received: Broadcast) -> Turns:
+        """The same turns, with what clients make of their data before they train."""
         if not self.method.prepares:
             return turns
-        seen = self.embed(group, rows, group.start(rows, turns))
-        prepared = dict(self.method.prepare(*seen, received[0]))
+        with section("prototypes"):
+            seen = self.embed(group, rows, group.start(rows, turns))
+            prepared = dict(self.method.prepare(*seen, received))
         return turns._replace(personal=turns.personal._replace(prepared=prepared))
 
     def _check_groups(self) -> None:

@@ -16,12 +16,13 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_map
 
 from protofed.engines.group import Group, Personal, State, Turns
-from protofed.engines.recording import record, stream
+from protofed.engines.recording import pool, record, stream
 from protofed.engines.schedule import Schedule, steps_in_epoch
 from protofed.messages import Broadcast
 from protofed.methods.base import Batch, Clock, Phase
 from protofed.models.layers import step
 from protofed.models.stacking import stacking
+from protofed.profiling import section
 from protofed.prototypes import Prototypes
 from protofed.randomness import step_keys
 
@@ -66,14 +67,15 @@ class Lane:
         """A lane that is not `alone` queues its work on a stream of its own, beside that of others."""
         self.engine, self.group, self.clients = engine, group, clients
         device = engine.device
-        self.captures = device.type == "cuda"
+        self.captures = engine.captures
         self.stream = stream(device) if self.captures and not alone else None
-        self.pool = torch.cuda.graph_pool_handle() if self.captures else None
+        self.pool = pool() if self.captures else None
+        self.rate = 0.0
         self.learners: dict[tuple[int, int], Learner] = {}
         self.recordings: dict[Kind, torch.cuda.CUDAGraph] = {}
 
         model = group.module.state_dict()
-        self.state = {name: value.new_zeros(clients, *value.shape) for name, value in model.items()}
+        self.state = {name: _room(value, clients) for name, value in model.items()}
         self.final = {name: torch.zeros_like(value) for name, value in self.state.items()}
         self.turns = self._frozen(turns)
         experiment = engine.experiment
@@ -101,7 +103,10 @@ class Lane:
     def begin(self, rows: Sequence[int], start: State, turns: Turns, batches: Schedule) -> None:
         """Take clients in, those with most steps first: their weights, what they received, their batches."""
         self.rows, self.batches, self.seen = list(rows), batches, list[Seen]()
-        self.rate = self.engine.rate(turns.clock)
+        rate = self.engine.rate(turns.clock)
+        if rate != self.rate and self.group.dtype != torch.float32:
+            self.recordings.clear()  # the old rate is in them
+        self.rate = rate
         self.keys = self.engine.keys(self.group, rows, "dropout", turns.clock)
         self.begins = torch.tensor([self.group.begins[row] for row in rows]).view(-1, 1, 1)
         present = slice(len(rows))
@@ -136,10 +141,11 @@ class Lane:
         active = [min(-(-left // bucket) * bucket, len(self.rows)) for left in self.remaining[:-1]]
         columns = (active, widest.tolist(), full.tolist(), self.wanted.any(0).tolist())
         self.kinds = [Kind(number, *kind) for kind in zip(*columns, strict=True)]
-        if self.captures:
-            for kind in dict.fromkeys(self.kinds):
-                self._record(kind)
-        self._restart()
+        with section("forward/backward"):  # not data
+            if self.captures:
+                for kind in dict.fromkeys(self.kinds):
+                    self._record(kind)
+            self._restart()
         return steps
 
     def play(self, number: int) -> None:
@@ -230,9 +236,9 @@ class Lane:
         fixed = {name: value for name, value in self.state.items() if name not in parameters}
         optimiser = self.engine.optimiser(parameters.values(), self.rate)
         for group in optimiser.param_groups:
-            if self.captures and self.engine.experiment.lr_decay != 1:  # a number would be recorded for good
-                group["lr"] = torch.zeros((), device=self.engine.device)
-            if self.captures and "capturable" in group:
+            if self.captures and self.engine.experiment.lr_decay != 1 and self.group.dtype == torch.float32:
+                group["lr"] = torch.zeros((), device=self.engine.device)  # a number would be recorded for good
+            if "capturable" in group and self.engine.device.type == "cuda":
                 group["capturable"] = True
         for parameter in parameters.values():
             parameter.grad = torch.zeros_like(parameter)
@@ -263,7 +269,7 @@ class Lane:
             torch._foreach_zero_(kept)
         for (number, _), learner in self.learners.items():
             for group in learner.optimiser.param_groups if number == self.phase[0] else ():
-                if isinstance(group["lr"], Tensor):
+                if isinstance(group["lr"], Tensor):  # of float32: torch's kernel takes no other
                     group["lr"].fill_(self.rate)
                 else:
                     group["lr"] = self.rate
@@ -307,6 +313,13 @@ def for_all_clients(one_client: Any, *mapped: Any, shared: Sequence[Any] = ()) -
             return one_client(*given)
 
     return vmap(together, in_dims=in_dims)(*mapped, *shared)
+
+
+def _room(value: Tensor, clients: int) -> Tensor:
+    """Zeros for so many clients; a single one's convolutions on a GPU have their channels last, as its images do."""
+    if value.is_cuda and clients == 1 and value.dim() == 4:
+        return torch.zeros_like(value, memory_format=torch.channels_last).unsqueeze(0)
+    return value.new_zeros(clients, *value.shape)
 
 
 def widened(turns: Turns) -> Turns:

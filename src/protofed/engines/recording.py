@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 
-def record(work: Callable[[], Any], device: torch.device, pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Any]:
+def record(work: Callable[[], Any], device: torch.device, memory: Any = None) -> tuple[torch.cuda.CUDAGraph, Any]:
     """A graph that does `work` again when replayed, and what work returned: tensors that a replay fills anew."""
     aside = stream(device)
     aside.wait_stream(torch.cuda.current_stream(device))
@@ -19,7 +19,7 @@ def record(work: Callable[[], Any], device: torch.device, pool: Any = None) -> t
             work()
     torch.cuda.current_stream(device).wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, stream=aside):
+    with torch.cuda.graph(graph, pool=memory, stream=aside):
         made = work()
     return graph, made
 
@@ -46,3 +46,8 @@ def shapes(inputs: Any) -> tuple[Any, ...]:
 def stream(device: torch.device) -> torch.cuda.Stream:
     """A stream of its own."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch does not type it
+
+
+def pool() -> Any:
+    """Memory that recordings share; no two of them may be replayed at once."""
+    return torch.cuda.graph_pool_handle()

@@ -31,6 +31,11 @@ class Schedule(NamedTuple):
         each = self.each[list(clients)]
         return Schedule(self.rows[list(clients), : int(each.max()) * self.epochs], each, self.epochs)
 
+    def head(self, steps: int) -> Schedule:
+        """So many steps of each epoch at most."""
+        each = self.each.clamp(max=steps)
+        return Schedule(self.rows[:, : int(each.max()) * self.epochs], each, self.epochs)
+
     def between(self, first: int, last: int) -> Schedule:
         """The steps of some epochs, each client's from step 0 on."""
         longest = int(self.each.max()) * (last - first)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from protofed.engines.base import Engine
+from protofed.engines.base import Collected, Engine
 from protofed.engines.group import Group, State, Turns
 from protofed.engines.schedule import Losses, Schedule
 from protofed.messages import Broadcast
-from protofed.methods.base import Batch, Clock, PublicExchange, Trained, Turn
+from protofed.methods.base import Batch, Clock, PublicExchange, Turn
 from protofed.models.layers import step
 from protofed.randomness import step_keys
 
@@ -25,7 +25,9 @@ class Sequential(Engine):
 
     name: ClassVar[str] = "sequential"
 
-    def train(self, group: Group, rows: Sequence[int], turns: Turns, batches: Schedule) -> tuple[Trained, Losses]:
+    def train(
+        self, group: Group, rows: Sequence[int], turns: Turns, batches: Schedule
+    ) -> tuple[dict[str, Tensor], Collected, Losses]:
         """Each client in turn."""
         start = group.start(rows, turns)
         keys = self.keys(group, rows, "dropout", turns.clock)
@@ -43,7 +45,7 @@ class Sequential(Engine):
         if self.method.collect in ("last-epoch", "all-epochs"):
             features = pad_sequence([features for features, _ in collected], batch_first=True)
             seen = features, pad_sequence([labels for _, labels in collected], batch_first=True, padding_value=-1)
-        return self.trained(group, rows, stacked, seen, lost, batches, turns.clock), lost
+        return stacked, seen, lost
 
     def _train_client(
         self, group: Group, row: int, key: Tensor, turn: Turn, batches: Schedule

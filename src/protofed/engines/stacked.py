@@ -16,14 +16,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils._pytree import tree_map
 
-from protofed.engines.base import Engine
+from protofed.engines.base import Collected, Engine
 from protofed.engines.group import Group, State, Turns
 from protofed.engines.lane import Lane, Seen, for_all_clients, form, widened
 from protofed.engines.recording import Recording, shapes
 from protofed.engines.schedule import Losses, Schedule
 from protofed.messages import Broadcast
-from protofed.methods.base import Clock, PublicExchange, Trained
+from protofed.methods.base import Clock, PublicExchange
 from protofed.models.layers import step
+from protofed.profiling import section
 
 EVAL_BATCH = (256, 1024)
 """Most samples of a client in one pass without gradients, on a CPU and on a GPU."""
@@ -45,14 +46,16 @@ class Stacked(Engine):
         self.width = self.experiment.width
         self._kept: dict[Hashable, list[Lane]] = {}
         self._recorded: dict[Hashable, Recording] = {}
-        self._records = self.device.type == "cuda"
+        self.captures = self.device.type == "cuda"
 
-    def train(self, group: Group, rows: Sequence[int], turns: Turns, batches: Schedule) -> tuple[Trained, Losses]:
+    def train(
+        self, group: Group, rows: Sequence[int], turns: Turns, batches: Schedule
+    ) -> tuple[dict[str, Tensor], Collected, Losses]:
         """In chunks of `width` clients, those with most batches first; a lane trains one chunk after the other."""
         order = batches.steps.argsort(descending=True, stable=True).tolist()
         width = min(self.width or len(rows), len(rows))
         chunks = [order[first : first + width] for first in range(0, len(order), width)]
-        turns = widened(turns) if self.device.type == "cuda" else turns
+        turns = widened(turns) if self.captures else turns
         lanes = self._lanes(group, turns, width, len(chunks))
         start = group.start(rows, turns)
         weights = {name: torch.empty_like(value) for name, value in start.items()}
@@ -76,15 +79,14 @@ class Stacked(Engine):
         features = [s.features for s in seen if s.features is not None]
         labels = [s.labels for s in seen if s.labels is not None]
         collected = (_join(features)[back], _join(labels, -1)[back]) if features else None
-        lost = Losses(losses, taken)
-        return self.trained(group, rows, weights, collected, lost, batches, turns.clock), lost
+        return weights, collected, Losses(losses, taken)
 
     def _train_lanes(self, lanes: Sequence[Lane]) -> None:
         """Phase by phase, all lanes step by step."""
         for number, (phase, first, last) in enumerate(self.phases()):
             steps = []
             for lane in lanes:
-                with lane.running():
+                with lane.running(), section("data"):
                     steps.append(lane.plan(number, phase, first, last))
             for now in range(max(steps)):
                 for lane, length in zip(lanes, steps, strict=True):
@@ -97,7 +99,8 @@ class Stacked(Engine):
 
     def _lanes(self, group: Group, turns: Turns, width: int, chunks: int) -> list[Lane]:
         """Lanes of so many clients for turns of this form; those of the forms last used are kept."""
-        number = min(chunks, LANES if self.device.type == "cuda" else 1)
+        waves = -(-chunks // LANES) if self.device.type == "cuda" else chunks
+        number = -(-chunks // waves)
         needed = (id(group), width, form(turns))
         lanes = self._kept.pop(needed, [])
         while len(lanes) < number:
@@ -193,14 +196,14 @@ class Stacked(Engine):
 
     def _replayed(self, name: str, group: Group, work: Callable[..., Any], *inputs: Any) -> Any:
         """What `work` makes of tensors; on a GPU it is recorded for their shapes."""
-        if not self._records:
+        if not self.captures:
             return work(*inputs)
         needed = (name, id(group), shapes(inputs))
         if needed not in self._recorded:
             try:
                 self._recorded[needed] = Recording(work, inputs, self.device)
             except RuntimeError as error:
-                self._records = False
+                self.captures = False
                 self.cannot_capture("evaluation", error)
                 return work(*inputs)
         return tree_map(torch.clone, self._recorded[needed](*inputs))

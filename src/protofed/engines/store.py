@@ -92,7 +92,7 @@ class Store:
             return self._read(rows)
         packed = self._first.repeat(len(rows), 1)
         if trained:
-            packed[torch.tensor(trained, device=self.device)] = self._read([rows[place] for place in trained])
+            packed.index_copy_(0, self.index(trained), self._read([rows[place] for place in trained]))
         return packed
 
     def put(self, rows: Sequence[int], states: Mapping[str, Tensor]) -> None:
@@ -102,7 +102,7 @@ class Store:
     def put_packed(self, rows: Sequence[int], packed: Tensor) -> None:
         """The same from rows of words."""
         if isinstance(self._states, Tensor):
-            self._states.index_copy_(0, torch.tensor(rows, device=self.device), packed)
+            self._states.index_copy_(0, self.index(rows), packed)
         else:
             try:
                 self._states[rows] = packed.cpu()
@@ -112,9 +112,14 @@ class Store:
         self.trained.update(rows)
         self.changed.update(rows)
 
+    def index(self, rows: Sequence[int]) -> Tensor:
+        """Rows as a tensor on the device, which does not wait for it."""
+        index = torch.tensor(rows)
+        return index.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else index
+
     def _read(self, rows: Sequence[int]) -> Tensor:
         if isinstance(self._states, Tensor):
-            return self._states.index_select(0, torch.tensor(rows, device=self.device))
+            return self._states.index_select(0, self.index(rows))
         return self._states[rows].to(self.device, non_blocking=True)
 
 

@@ -56,7 +56,7 @@ class FedRCL(FedAvg):
         same = batch.y.unsqueeze(0) == batch.y.unsqueeze(1)
         itself = torch.eye(len(batch.y), dtype=torch.bool, device=batch.y.device)
         kin, others = same & batch.mask & ~itself, ~same & batch.mask
-        levels = torch.stack([self.level(block, kin, others) for block in out.blocks])
+        levels = torch.stack([self.level(block.to(out.logits.dtype), kin, others) for block in out.blocks])
         return cross_entropy(out.logits, batch.y) + levels.mean(0)
 
     def level(self, block: Tensor, kin: Tensor, others: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ class Net:
     ) -> None:
         """Run `module` with `state` in place of its parameters and buffers, or with its own when None.
 
-        In `low` precision the model's products are, and nothing else: weights, statistics and what it returns are not.
+        In `low` precision are the model's products and maps, but not its weights, statistics, features and logits.
         """
         self.module = module
         self.state = state
@@ -41,7 +41,7 @@ class Net:
         with torch.autocast(x.device.type, self.low, enabled=self.low is not None, cache_enabled=False):
             out = cast(Output, self.module(x) if state is None else functional_call(self.module, dict(state), (x,)))
         if self.low is not None:
-            out = Output(out.features.to(x.dtype), out.logits.to(x.dtype), tuple(b.to(x.dtype) for b in out.blocks))
+            out = out._replace(features=out.features.to(x.dtype), logits=out.logits.to(x.dtype))
         if train:
             self.features = out.features
         return out

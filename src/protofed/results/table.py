@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -83,6 +84,22 @@ def result_table(result: Result) -> Table:
         numbers = [f"{number:.2f}" for number in (value.last, value.last5, value.best)]
         style = "bold" if name == result.score else None
         table.add_row(name + mark, *numbers, str(value.best_round), f"{min(value.per_client):.2f}", style=style)
+    return table
+
+
+def profile_table(report: Mapping[str, Any]) -> Table:
+    """Where the time of a round went."""
+    rounds, warm_up = report["rounds"], report["warm_up"]
+    table = Table(
+        title=f"where the time goes: a mean round of {len(rounds)} on {report['device']}",
+        caption=f"milliseconds; warm-up: rounds {warm_up['rounds'][0]} to {warm_up['rounds'][-1]}",
+        box=SIMPLE_HEAD,
+    )
+    for name in ("section", "a round", "share", "warm-up round"):
+        table.add_column(name, justify="left" if name == "section" else "right")
+    for name, found in report["sections"].items():
+        first = warm_up["sections"][name]["per_round"]
+        table.add_row(name, f"{1000 * found['per_round']:.1f}", f"{100 * found['share']:.1f} %", f"{1000 * first:.1f}")
     return table
 
 
