@@ -13,7 +13,7 @@ import argparse
 import json
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,9 @@ from protofed.models.output import Output
 from protofed.runner import Run
 
 ROUNDS = 3
-NEEDS: dict[str, dict[str, Any]] = {"fccl-plus": {"public": "digit-domains", "params": {"public_images": 64, "public_batch": 32}, "lr": 1e-4}}
+NEEDS: dict[str, dict[str, Any]] = {
+    "fccl-plus": {"public": "digit-domains", "params": {"public_images": 64, "public_batch": 32}, "lr": 1e-4}
+}
 """FCCL+ wants public images; Adam takes steps of rounding where a gradient is 0, so its rate is small."""
 
 
@@ -62,7 +64,9 @@ class Drop(nn.Module):
         return Output(features, self.head(self.dropout(features)), (block,))
 
 
-def play(engine: str, method: str, model: type[nn.Module], width: int | None, device: str) -> Run:
+def play(
+    engine: Literal["sequential", "stacked"], method: str, model: type[nn.Module], width: int | None, device: str
+) -> Run:
     """Some rounds of one engine."""
     given: dict[str, Any] = {"lr": 0.05, "params": {}, **NEEDS.get(method, {})}
     experiment = Experiment(
@@ -95,9 +99,7 @@ def compare(method: str, model: type[nn.Module], width: int | None, device: str)
     states = slow.state(), fast.state()
     assert states[0].keys() == states[1].keys()
     errors = [float((states[0][name] - states[1][name]).abs().max()) for name in states[0] if states[0][name].numel()]
-    same = all(
-        one["per_client"] == other["per_client"] for one, other in zip(slow.history, fast.history, strict=True)
-    )
+    same = all(one["per_client"] == other["per_client"] for one, other in zip(slow.history, fast.history, strict=True))
     captured = not any("captured" in str(warning.message) for warning in told)
     return {"method": method, "model": model.__name__, "difference": max(errors), "same": same, "captured": captured}
 

@@ -19,7 +19,7 @@ SECTIONS = ["data", "forward/backward", "prototypes", "aggregation", "evaluation
 
 
 def total(summary: dict[str, Any]) -> float:
-    return sum(found["seconds"] for found in summary["sections"].values())
+    return sum(float(found["seconds"]) for found in summary["sections"].values())
 
 
 def test_time_belongs_to_the_innermost_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,18 +77,15 @@ def test_a_profiled_run(engine: str, tmp_path: Path) -> None:
             assert found["per_round"] == pytest.approx(found["seconds"] / len(lines))
             assert found["share"] == pytest.approx(found["seconds"] / summary["seconds"])
     events = [event["name"] for event in json.loads((tmp_path / "run/trace.json").read_text())["traceEvents"]]
-    assert {name: events.count(name) for name in ("other", "aggregation", "evaluation")} == {
-        name: 2 for name in ("other", "aggregation", "evaluation")
-    }
+    for name in ("other", "aggregation", "evaluation"):
+        assert events.count(name) == 2, name
     assert set(SECTIONS) <= set(events)
     assert all(name in said.out for name in SECTIONS)
 
     succeed(tmp_path, *given, "--out", "plain")
     assert not any((tmp_path / "plain" / name).exists() for name in ("profile.json", "trace.json"))
     assert isinstance(section("data"), nullcontext)
-    same, other = result_of(tmp_path / "run"), result_of(tmp_path / "plain")
-    del same["folder"], other["folder"]
-    assert same == other
+    assert result_of(tmp_path / "run") == result_of(tmp_path / "plain")
 
 
 def test_with_json_nothing_else_is_printed(tmp_path: Path) -> None:

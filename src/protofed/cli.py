@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -15,12 +16,13 @@ import typer
 import yaml
 
 from protofed import __version__
-from protofed.errors import DivergedError, UserError
+from protofed.errors import DivergedError, LostError, UserError
 from protofed.experiment import Experiment, check_type, parse_yaml, read_yaml
 
 if TYPE_CHECKING:
     from protofed.comparison import Comparison
     from protofed.results.result import Result
+    from protofed.runner import Run
 
 app = typer.Typer(
     name="protofed",
@@ -167,7 +169,7 @@ def run_command(
         ranks.first(lambda: _refuse_existing(out))
         run = Run(experiment, ranks=ranks)
         if ranks.number > 0:
-            run.play(None, Progress())
+            _follow(run)
             return
         folder = RunFolder.create(
             out or fresh_path(f"{run.method.name}-{experiment.dataset}-seed{experiment.seed}"), run.experiment
@@ -198,6 +200,7 @@ def compare_command(
     from protofed.results.progress import progress
     from protofed.runner import Run
 
+    _refuse_several()
     names, number, processes, base = comparison.read_config(config) if config else ([], comparison.SEEDS, None, {})
     names = [name for text in method for name in text.split(",")] if method else names
     number = number if seeds is None else check_type("--seeds", _value(seeds, int), int)
@@ -221,12 +224,14 @@ def resume_command(
 ) -> None:
     """Continue a run or a comparison from its last checkpoint."""
     from protofed import comparison
+    from protofed.engines.ranks import join
     from protofed.results.folder import RunFolder
     from protofed.results.progress import progress
     from protofed.results.result import Result
     from protofed.runner import Run
 
     if (folder / "compare.yaml").is_file():
+        _refuse_several()
         names, number, jobs, base = comparison.read_config(folder / "compare.yaml")
         runs = comparison.plan(names, number, Experiment.from_mapping(base))
         shown = progress(quiet, len(runs))
@@ -234,12 +239,17 @@ def resume_command(
         return
     opened = RunFolder.open(folder)
     if opened.result.exists():
-        print(f"{folder} is complete", file=sys.stderr)
-        _show(Result.read(folder), folder, as_json)
+        if _speaks():
+            print(f"{folder} is complete", file=sys.stderr)
+            _show(Result.read(folder), folder, as_json)
         return
-    run = Run(opened.experiment())
-    run.restore(opened)
-    _finish(lambda: run.play(opened, shown), shown := progress(quiet), folder, as_json)
+    with join() as ranks:
+        run = Run(opened.experiment(), ranks=ranks)
+        run.restore(opened)
+        if ranks.number > 0:
+            _follow(run)
+            return
+        _finish(lambda: run.play(opened, shown), shown := progress(quiet), folder, as_json)
 
 
 @app.command("split")
@@ -323,17 +333,40 @@ def _refuse_existing(out: Path | None) -> None:
         raise UserError("--out", str(out), "it exists already; name a new folder")
 
 
+def _refuse_several() -> None:
+    """A launcher's processes share a run, not a comparison."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UserError("WORLD_SIZE", os.environ["WORLD_SIZE"], "a comparison starts its processes itself: see --jobs")
+
+
+def _speaks() -> bool:
+    """Whether this is the one of a launcher's processes that prints; engines.ranks, which knows, imports torch."""
+    several, rank = os.environ.get("WORLD_SIZE", "1") != "1", os.environ.get("RANK", "0")
+    return not (several and rank.isdecimal() and int(rank) > 0)
+
+
+def _follow(run: Run) -> None:
+    """Play a run of which another process writes and says everything."""
+    from protofed.results.progress import Progress
+    from protofed.runner import Interrupted
+
+    try:
+        run.play(None, Progress())
+    except (Interrupted, KeyboardInterrupt):
+        raise typer.Exit(130) from None
+
+
 def _finish(play: Callable[[], Result | Comparison], shown: Any, folder: Path, as_json: bool) -> None:
-    """Play, then show; Ctrl-C, or the end of a worker process, says how to go on."""
+    """Play, then show; Ctrl-C, or the end of another process, says how to go on."""
     from protofed.runner import Interrupted
     from protofed.workers import WorkerDied
 
     try:
         outcome = play()
-    except (Interrupted, KeyboardInterrupt, WorkerDied) as stop:
+    except (Interrupted, KeyboardInterrupt, WorkerDied, LostError) as stop:
         shown.end()
         print(f"{str(stop) or 'stopped'}; continue with: protofed resume {folder}", file=sys.stderr)
-        raise typer.Exit(1 if isinstance(stop, WorkerDied) else 130) from None
+        raise typer.Exit(1 if isinstance(stop, WorkerDied | LostError) else 130) from None
     finally:
         shown.end()
     _show(outcome, folder, as_json)
@@ -382,8 +415,9 @@ def main() -> None:
     """Run the command line; wrong input is one line on stderr and exit code 2."""
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
-    except (UserError, DivergedError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    except (UserError, DivergedError, LostError) as error:
+        if _speaks() or isinstance(error, LostError):
+            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2 if isinstance(error, UserError) else 1)
     except Exception as error:
         # Typer's own usage errors; which class they are depends on its version.

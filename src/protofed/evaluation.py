@@ -7,9 +7,9 @@ client's label distribution), `all` (every class), `domain` (its domain), `val` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,10 @@ from protofed.prototypes import Prototypes, class_means, nearest_class
 
 Scores = tuple[Sequence[int], Tensor]
 """Clients and their accuracies, still on the device."""
+Right = tuple[int, Tensor]
+"""A group, and how many images of each domain its averaged model gets right."""
+
+T = TypeVar("T")
 
 CHUNK = 10_000  # models × images in one forward pass on a CPU
 PIXELS = 40_000_000  # models × pixels on a GPU, which is only busy with more: 50,000 images of 28 × 28
@@ -98,10 +102,12 @@ class Evaluator:
         """Every client's accuracies with its own model and with the averaged one."""
         references = self.engine.method.references(broadcast)
         found: dict[str, list[Scores]] = {}
-        by_domain: dict[str, list[tuple[Tensor, Pool]]] = {}
-        for group, pool in zip(self.engine.groups, self.pools, strict=True):
+        by_domain: dict[str, list[Right]] = {}
+        ranks = self.engine.ranks
+        for number, (group, pool) in enumerate(zip(self.engine.groups, self.pools, strict=True)):
             sent = _sent(self.engine.method, group, broadcast)
-            for rows in _parts(group):
+            mine = slice((ranks.number - number) % ranks.count, None, ranks.count)
+            for rows in list(_parts(group, ranks.count))[mine]:
                 view, members = pool.view(rows), group.members[rows.start : rows.stop]
                 for model, states in _models(group, rows, sent).items():
                     prototypes = references
@@ -115,29 +121,31 @@ class Evaluator:
                         first = rows.start == 0 and model == "global" and len(sent) == 1 and rule != "nearest-own"
                         if first and self.by_domain:
                             right = (hits & pool.of_domain).sum(1)
-                            by_domain.setdefault(f"global/domain/{rule}", []).append((right, pool))
+                            by_domain.setdefault(f"global/domain/{rule}", []).append((number, right))
                     if self.validates:
                         for rule, scores in self._validate(group, view, rows, states, prototypes).items():
                             found.setdefault(f"{model}/val/{rule}", []).append((members, scores))
+        everyones = ranks.gather([(found, by_domain)], self.engine.device)
+        found, by_domain = (_merged(parts) for parts in zip(*everyones, strict=True))
         return self._evaluation(found, by_domain, diagnostic=references is None)
 
     def _evaluation(
         self,
         found: dict[str, list[Scores]],
-        by_domain: dict[str, list[tuple[Tensor, Pool]]],
+        by_domain: dict[str, list[Right]],
         diagnostic: bool,
     ) -> Evaluation:
         """Everything in one transfer from the device."""
         scores = [scores for parts in found.values() for _, scores in parts]
-        right = [torch.stack([right for right, _ in parts]).sum(0).double() for parts in by_domain.values()]
+        right = [torch.stack([right for _, right in parts]).sum(0).double() for parts in by_domain.values()]
         numbers = iter(torch.cat([*scores, *right]).tolist())
         per_client = {}
         for name, parts in found.items():
             by_member = sorted((member, next(numbers)) for members, _ in parts for member in members)
             per_client[name] = [score for _, score in by_member]
         per_domain = {}
-        for name, pools in by_domain.items():
-            sizes = torch.stack([pool.domain_sizes for _, pool in pools]).sum(0).tolist()
+        for name, rights in by_domain.items():
+            sizes = torch.stack([self.pools[number].domain_sizes for number, _ in rights]).sum(0).tolist()
             hits = [next(numbers) for _ in sizes]
             of_domains = zip(self.federation.domains, hits, sizes, strict=True)
             per_domain[name] = {domain: 100 * (number / size) for domain, number, size in of_domains if size}
@@ -186,9 +194,19 @@ class Evaluator:
         return {rule: torch.stack(values) for rule, values in scores.items()}
 
 
-def _parts(group: Group) -> Iterator[range]:
-    """Clients whose models fit on the device at once."""
-    step = max(1, min(MODELS, MODEL_BYTES // group.own.layout.size))
+def _merged(parts: Iterable[Mapping[str, list[T]]]) -> dict[str, list[T]]:
+    """Lists by name, as one after the other."""
+    merged: dict[str, list[T]] = {}
+    for part in parts:
+        for name, values in part.items():
+            merged.setdefault(name, []).extend(values)
+    return merged
+
+
+def _parts(group: Group, processes: int) -> Iterator[range]:
+    """Clients whose models fit on the device at once, some for each process."""
+    each = -(-len(group.members) // processes)
+    step = max(1, min(MODELS, MODEL_BYTES // group.own.layout.size, each))
     for begin in range(0, len(group.members), step):
         yield range(begin, min(begin + step, len(group.members)))
 

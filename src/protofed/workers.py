@@ -164,7 +164,7 @@ class Team:
             self.progress.tell(standing)
 
     def _tell_and_check(self, standing: Standing) -> None:
-        """Where much is left to do, workers pay; when the run of one has failed, the one here ends with the same error."""
+        """While much is left, workers pay; when the run of one has failed, the one here ends with the same error."""
         self._tell(standing)
         if standing.seconds_left * len(self.waiting) > START_UP:
             self.decided.set()

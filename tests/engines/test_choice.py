@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
+from protofed.engines import choice
 from protofed.engines.base import Engine
 from protofed.engines.group import Group
 from protofed.engines.sequential import Sequential
 from protofed.engines.stacked import Stacked
 
-from .nets import play
+from .nets import assert_same_run, play
 
 
 @pytest.fixture
@@ -40,7 +42,8 @@ def test_the_faster_one_is_taken(asked: list[str]) -> None:
     run = play("fedavg", engine="auto", rounds=1)
     assert run.engine.name == "stacked"
     assert set(asked) == {"sequential", "stacked"}
-    assert "sequential 1e+03 ms, stacked 500 ms" in run.engine_reason
+    assert "all at once 500 ms" in run.engine_reason
+    assert "one after the other 1e+03 ms" in run.engine_reason
     assert (run.experiment.engine, run.experiment.width) == ("stacked", None)  # so it runs again the same way
 
 
@@ -60,7 +63,7 @@ def test_what_was_measured_decides(cache: Path, asked: list[str]) -> None:
     play("fedavg", engine="auto", rounds=0)
     known = json.loads(cache.read_text())
     for seconds in known.values():
-        seconds["sequential"] = 0.1
+        seconds["one after the other"] = 0.1
     cache.write_text(json.dumps(known))
     asked.clear()
     assert play("fedavg", engine="auto", rounds=0).engine.name == "sequential"
@@ -92,5 +95,24 @@ def test_a_trial_leaves_nothing_behind(cache: Path) -> None:
 def test_measured_for_real(capsys: pytest.CaptureFixture[str]) -> None:
     run = play("fedavg", engine="auto", rounds=1)
     assert isinstance(run.engine, Sequential | Stacked)
-    assert run.engine_reason.startswith("measured for a client and step: sequential ")
+    assert re.fullmatch(r"measured for a client and step: (.+ [\d.e+]+ ms(, )?){2,4}", run.engine_reason)
     assert not capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    ("wanted", "width"), [("all at once", None), ("one on each thread", 1), ("a share on each thread", 2)]
+)
+def test_the_width_goes_with_the_clients_of_a_round(
+    wanted: str, width: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(choice, "_measure", lambda options, *_: {name: float(name != wanted) for name in options})
+    torch.set_num_threads(2)
+    try:
+        run = play("fedavg", engine="auto", rounds=2)  # 3 of 5 clients take part
+        assert (run.engine.name, run.engine.width) == ("stacked", width)
+        assert_same_run(play("fedavg", engine="sequential", rounds=2), run)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ from .nets import assert_same_run, play
 class Replay:
     """Stands in for a CUDA graph: it does the work again."""
 
-    made: dict[str, int] = {"recordings": 0, "replays": 0}
+    made: ClassVar[dict[str, int]] = {"recordings": 0, "replays": 0}
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.work = work
@@ -74,9 +74,32 @@ def test_rounds_share_recordings_unless_a_rate_is_in_them(monkeypatch: pytest.Mo
     assert made[0] == made[2] < made[1]
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("method", METHODS)
-def test_chunks_of_clients_give_the_numbers_of_all_at_once(method: str) -> None:
-    assert_same_run(play(method, engine="stacked"), play(method, engine="stacked", width=2))
+def test_lanes_on_threads_give_the_numbers_of_all_at_once(method: str) -> None:
+    """In chunks of two clients, two chunks at a time."""
+    run = play(method, engine="stacked", width=2)
+    assert isinstance(run.engine, Stacked)
+    assert max(len(lanes) for lanes in run.engine._kept.values()) == 2
+    assert_same_run(play(method, engine="stacked"), run)
+
+
+def test_an_error_on_a_thread_is_an_error(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    def fail(*_: Any) -> None:
+        raise UserError("loss", 1, "not that one")
+
+    monkeypatch.setattr(lanes.Lane, "play", fail)
+    with pytest.raises(UserError, match="not that one"):
+        play("fedavg", engine="stacked", width=1)
+    assert torch.get_num_threads() == 2
 
 
 @pytest.mark.parametrize("width", [1, 3, 100])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -137,11 +138,16 @@ def test_batch_normalisation_and_its_running_statistics(training: bool, affine: 
 def test_the_layers_are_found_where_modules_call_them() -> None:
     """Each of them is called by its nn.Module under the name it is replaced by."""
     called = set()
-    layers = {name: layer for name, layer in _LAYERS.items()}
-    for name, layer in layers.items():
-        _LAYERS[name] = lambda *args, _name=name, _layer=layer, **kwargs: (called.add(_name), _layer(*args, **kwargs))[
-            1
-        ]
+    layers = dict(_LAYERS)
+
+    def noting(name: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def layer(*args: Any, **kwargs: Any) -> Tensor:
+            called.add(name)
+            return layers[name](*args, **kwargs)
+
+        return layer
+
+    _LAYERS.update({name: noting(name) for name in layers})
     try:
         module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 2))
         with stacking():

@@ -37,9 +37,7 @@ def make_engine(
         return kind(dataclasses.replace(experiment, width=width), method, federation, groups, device, public)
 
     if experiment.width is not None and experiment.engine == "sequential":
-        raise UserError(
-            "--width", experiment.width, "it is for the stacked engine; sequential takes one at a time"
-        )
+        raise UserError("--width", experiment.width, "it is for the stacked engine; sequential takes one at a time")
     if experiment.engine == "auto" and experiment.width is None:
         return fastest(experiment, groups, device, make)
     kind = Stacked if experiment.engine == "auto" else ENGINES[experiment.engine]

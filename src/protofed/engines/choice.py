@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -18,56 +18,62 @@ from protofed.engines.sequential import Sequential
 from protofed.engines.stacked import Stacked
 from protofed.experiment import Experiment
 
-STEPS = 2
-"""Steps of a measurement, after as many to warm up."""
+STEPS, REPEATS = 2, 2
+"""Steps of a measurement, after as many to warm up, and how often it is made: the shortest counts."""
 CLIENTS = 32
 """Most clients in it: more do not change who wins."""
 PATIENCE = 2.0
-"""Seconds that a measurement of one engine may take, if fewer clients (two at least) make it shorter."""
+"""Seconds that a measurement may take, if fewer clients (two at least) make it shorter."""
 
 Make = Callable[[type[Engine], int | None], Engine]
+Option = tuple[type[Engine], Callable[[int], int | None]]
+"""An engine, and its width for so many clients."""
 
 
 def fastest(experiment: Experiment, groups: Sequence[Group], device: torch.device, make: Make) -> tuple[Engine, str]:
-    """The fastest engine for the largest group of clients, and why it was taken.
-
-    On a CPU that is one client after the other, or all at once; on a GPU all at once, or each on a stream of its own.
-    """
+    """The fastest engine for the largest group of clients, and why it was taken."""
     group = max(groups, key=lambda group: len(group.members))
-    clients = min(len(group.members), max(1, round(experiment.participation * len(group.members))), CLIENTS)
-    if clients == 1 and device.type != "cuda":
-        return make(Sequential, None), "no two clients of an architecture train at once"
-    options: list[tuple[type[Engine], int | None]] = [(Stacked, 1), (Stacked, None)]
-    if device.type != "cuda":
-        options[0] = (Sequential, None)
-    key = _key(experiment, group, device, clients)
+    clients = max(1, round(experiment.participation * len(group.members)))
+    options = _options(device)
+    key = _key(experiment, group, device, min(clients, CLIENTS))
     with _remembered() as known:
-        if key not in known:
-            known[key] = _measure(options, group, clients, make)
-        seconds = {option: known[key][_name(option)] for option in options}
-    best = min(seconds, key=seconds.__getitem__)
-    told = ", ".join(f"{_name(option)} {1000 * took:.3g} ms" for option, took in seconds.items())
-    return make(*best), f"measured for a client and step: {told}"
+        if set(known.get(key, {})) != set(options):
+            known[key] = _measure(options, group, min(clients, CLIENTS), make)
+        seconds = dict(known[key])
+    kind, width = options[min(seconds, key=seconds.__getitem__)]
+    told = ", ".join(f"{name} {1000 * took:.3g} ms" for name, took in sorted(seconds.items(), key=lambda x: x[1]))
+    return make(kind, width(clients)), f"measured for a client and step: {told}"
 
 
-def _measure(
-    options: Sequence[tuple[type[Engine], int | None]], group: Group, clients: int, make: Make
-) -> dict[str, float]:
+def _options(device: torch.device) -> dict[str, Option]:
+    """What there is to choose from on a device."""
+    everyone: Option = (Stacked, lambda _: None)
+    alone: Option = (Stacked, lambda _: 1)
+    threads = torch.get_num_threads()
+    if device.type == "cuda":
+        return {"all at once": everyone, "each on a stream": alone}
+    if threads == 1:
+        return {"one after the other": (Sequential, lambda _: None), "all at once": everyone}
+    share: Option = (Stacked, lambda clients: -(-clients // threads))
+    return {
+        "one after the other": (Sequential, lambda _: None),
+        "all at once": everyone,
+        "one on each thread": alone,
+        "a share on each thread": share,
+    }
+
+
+def _measure(options: Mapping[str, Option], group: Group, clients: int, make: Make) -> dict[str, float]:
     """Seconds for each client and step."""
     found = {}
-    for option in options:
-        engine = make(*option)
-        rows = list(range(min(clients, len(group.members))))
-        first = engine.trial(group, rows[:2], 1)  # to warm up, and to see how long it will take
-        rows = rows[: max(2, min(clients, int(PATIENCE / (2 * STEPS * first))))]
+    for name, (kind, width) in options.items():
+        rows = list(range(clients))
+        first = make(kind, width(len(rows[:2]))).trial(group, rows[:2], 1)  # to warm up, and to see how long it takes
+        rows = rows[: max(2, int(PATIENCE / (2 * STEPS * first)))]
+        engine = make(kind, width(len(rows)))
         engine.trial(group, rows, STEPS)
-        found[_name(option)] = engine.trial(group, rows, STEPS)
+        found[name] = min(engine.trial(group, rows, STEPS) for _ in range(REPEATS))
     return found
-
-
-def _name(option: tuple[type[Engine], int | None]) -> str:
-    kind, width = option
-    return kind.name if width is None else f"{kind.name}, {width} at a time"
 
 
 def _key(experiment: Experiment, group: Group, device: torch.device, clients: int) -> str:

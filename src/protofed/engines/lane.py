@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -21,6 +22,7 @@ from protofed.engines.schedule import Schedule, steps_in_epoch
 from protofed.messages import Broadcast
 from protofed.methods.base import Batch, Clock, Phase
 from protofed.models.layers import step
+from protofed.models.net import Net
 from protofed.models.stacking import stacking
 from protofed.profiling import section
 from protofed.prototypes import Prototypes
@@ -64,12 +66,13 @@ class Lane:
     """Trains up to so many clients of a group at once."""
 
     def __init__(self, engine: Stacked, group: Group, clients: int, turns: Turns, alone: bool) -> None:
-        """A lane that is not `alone` queues its work on a stream of its own, beside that of others."""
+        """A lane that is not `alone` works beside others: on a stream of its own, or on a thread."""
         self.engine, self.group, self.clients = engine, group, clients
         device = engine.device
         self.captures = engine.captures
         self.stream = stream(device) if self.captures and not alone else None
         self.pool = pool() if self.captures else None
+        self.module = group.module if alone else deepcopy(group.module)  # a call puts weights into it for a while
         self.rate = 0.0
         self.learners: dict[tuple[int, int], Learner] = {}
         self.recordings: dict[Kind, torch.cuda.CUDAGraph] = {}
@@ -211,7 +214,7 @@ class Lane:
         def one_client(
             parameters: State, fixed: State, batch: Batch, key: Tensor, personal: Personal
         ) -> tuple[Tensor, Tensor] | tuple[Tensor]:
-            model = engine.net(self.group, {**parameters, **fixed})
+            model = Net(self.module, {**parameters, **fixed}, engine.low)
             with step(key, None if kind.full else batch.mask):
                 loss = engine.loss(model, batch, turns.turn(personal))
             mean = loss.mean() if kind.full else loss.where(batch.mask, 0).sum() / batch.mask.sum()

@@ -85,10 +85,8 @@ class Ranks:
         if self.count == 1:
             return [value]
         values: list[Any] = [None] * self.count
-        try:
+        with self._talking():
             distributed.all_gather_object(values, value)
-        except RuntimeError as error:
-            raise self._lost(error) from None
         for found in values:
             if isinstance(found, Failure):
                 self._failed = True
@@ -108,10 +106,8 @@ class Ranks:
             found = []
             for rank, (theirs, size) in enumerate(self.exchange((outline, len(mine)))):
                 buffer = mine if rank == self.number else torch.empty(size, dtype=torch.uint8, device=device)
-                try:
+                with self._talking():
                     distributed.broadcast(buffer, rank)
-                except RuntimeError as error:
-                    raise self._lost(error) from None
                 found += _unpack(theirs, buffer)
         return found
 
@@ -126,9 +122,17 @@ class Ranks:
         with suppress(RuntimeError):  # they may have ended already
             distributed.all_gather_object([None] * self.count, failure)
 
-    def _lost(self, error: RuntimeError) -> LostError:
-        self._failed = True
-        return LostError(f"another process of this run is gone ({str(error).splitlines()[0]})")
+    @contextmanager
+    def _talking(self) -> Iterator[None]:
+        """What is broken off in here cannot be taken up again."""
+        try:
+            yield
+        except RuntimeError as error:
+            self._failed = True
+            raise LostError("another process of this run is gone, or was too long silent") from error
+        except BaseException:
+            self._failed = True
+            raise
 
 
 ALONE = Ranks()
@@ -158,7 +162,10 @@ def _launched() -> Ranks:
     for name, text in given.items():
         if not text.isdecimal():
             raise UserError(name, text, "it is a number, set by a launcher such as torchrun")
-    return Ranks(*(int(text) for text in given.values()))
+    number, count, local = (int(text) for text in given.values())
+    if number >= count:
+        raise UserError("RANK", number, f"it must be below WORLD_SIZE, which is {count}")
+    return Ranks(number, count, local)
 
 
 def _meet(ranks: Ranks) -> None:

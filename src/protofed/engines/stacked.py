@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any, ClassVar, cast
 
@@ -24,7 +25,6 @@ from protofed.engines.schedule import Losses, Schedule
 from protofed.messages import Broadcast
 from protofed.methods.base import Clock, PublicExchange
 from protofed.models.layers import step
-from protofed.profiling import section
 
 EVAL_BATCH = (256, 1024)
 """Most samples of a client in one pass without gradients, on a CPU and on a GPU."""
@@ -82,11 +82,24 @@ class Stacked(Engine):
         return weights, collected, Losses(losses, taken)
 
     def _train_lanes(self, lanes: Sequence[Lane]) -> None:
+        """Lanes beside each other: on a GPU on a stream each, on a CPU on a thread each."""
+        if self.device.type == "cuda" or len(lanes) == 1:
+            self._train_in_turn(lanes)
+            return
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # of each lane's own operations
+        try:
+            with ThreadPoolExecutor(len(lanes)) as pool:
+                list(pool.map(lambda lane: self._train_in_turn([lane]), lanes))
+        finally:
+            torch.set_num_threads(threads)
+
+    def _train_in_turn(self, lanes: Sequence[Lane]) -> None:
         """Phase by phase, all lanes step by step."""
         for number, (phase, first, last) in enumerate(self.phases()):
             steps = []
             for lane in lanes:
-                with lane.running(), section("data"):
+                with lane.running():
                     steps.append(lane.plan(number, phase, first, last))
             for now in range(max(steps)):
                 for lane, length in zip(lanes, steps, strict=True):
@@ -99,7 +112,8 @@ class Stacked(Engine):
 
     def _lanes(self, group: Group, turns: Turns, width: int, chunks: int) -> list[Lane]:
         """Lanes of so many clients for turns of this form; those of the forms last used are kept."""
-        waves = -(-chunks // LANES) if self.device.type == "cuda" else chunks
+        most = LANES if self.device.type == "cuda" else torch.get_num_threads()
+        waves = -(-chunks // most)
         number = -(-chunks // waves)
         needed = (id(group), width, form(turns))
         lanes = self._kept.pop(needed, [])
