@@ -18,12 +18,12 @@ from protofed.engines.sequential import Sequential
 from protofed.engines.stacked import Stacked
 from protofed.experiment import Experiment
 
-STEPS, REPEATS = 2, 2
-"""Steps of a measurement, after as many to warm up, and how often it is made: the shortest counts."""
+STEPS, TRIALS = 2, 3
+"""Steps of a trial, and how many there are; the first warms up."""
 CLIENTS = 32
 """Most clients in it: more do not change who wins."""
-PATIENCE = 2.0
-"""Seconds that a measurement may take, if fewer clients (two at least) make it shorter."""
+PATIENCE = 0.5
+"""After so many seconds an option is not tried once more."""
 
 Make = Callable[[type[Engine], int | None], Engine]
 Option = tuple[type[Engine], Callable[[int], int | None]]
@@ -64,15 +64,17 @@ def _options(device: torch.device) -> dict[str, Option]:
 
 
 def _measure(options: Mapping[str, Option], group: Group, clients: int, make: Make) -> dict[str, float]:
-    """Seconds for each client and step."""
+    """Seconds for each client and step; the shortest of a few trials, or of one that takes long."""
     found = {}
     for name, (kind, width) in options.items():
-        rows = list(range(clients))
-        first = make(kind, width(len(rows[:2]))).trial(group, rows[:2], 1)  # to warm up, and to see how long it takes
-        rows = rows[: max(2, int(PATIENCE / (2 * STEPS * first)))]
+        rows = list(range(min(2, clients)))
+        began = time.perf_counter()
+        found[name] = make(kind, width(len(rows))).trial(group, rows, 1)
+        rows = list(range(min(clients, max(2, int(PATIENCE / (STEPS * found[name]))))))
         engine = make(kind, width(len(rows)))
-        engine.trial(group, rows, STEPS)
-        found[name] = min(engine.trial(group, rows, STEPS) for _ in range(REPEATS))
+        for _ in range(TRIALS):
+            if time.perf_counter() - began < PATIENCE:
+                found[name] = min(found[name], engine.trial(group, rows, STEPS))
     return found
 
 
