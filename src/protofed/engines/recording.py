@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +20,14 @@ def record(work: Callable[[], Any], device: torch.device, memory: Any = None) ->
             work()
     torch.cuda.current_stream(device).wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=memory, stream=aside):
-        made = work()
+    collects = gc.isenabled()
+    gc.disable()  # an old graph that is deleted while a new one is recorded would spoil it
+    try:  # and so would a checkpoint on its way to the disk, but for the mode
+        with torch.cuda.graph(graph, pool=memory, stream=aside, capture_error_mode="thread_local"):
+            made = work()
+    finally:
+        if collects:
+            gc.enable()
     return graph, made
 
 
