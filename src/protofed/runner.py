@@ -274,6 +274,8 @@ def _device(name: str, ranks: Ranks) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UserError("--device", name, f"this machine cannot use it: {str(error).splitlines()[0]}") from None
+    if device.type == "cuda" and ranks.count > 1:
+        torch.cuda.set_device(device)  # or each process would also take memory of the first GPU
     return device
 
 

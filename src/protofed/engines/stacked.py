@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -32,8 +32,24 @@ EVAL_IMAGES = 16_384
 """Most samples of all clients in one."""
 LANES = 8
 """On a GPU so many lanes run beside each other, where a lane takes fewer clients than a round has."""
+RECORDINGS = 16
+"""So many passes without gradients are kept, each for the shapes of its inputs."""
 FORMS = 4
 """For so many forms of what clients receive lanes are kept: the first round's differs, and more prototypes may come."""
+
+
+class Look(NamedTuple):
+    """What it takes to look at all samples of some clients: those with most first, `batch` samples at a time."""
+
+    rows: list[int]
+    order: Tensor
+    back: Tensor
+    sizes: list[int]
+    chosen: Tensor  # [n, m]: rows of the group's images
+    real: Tensor  # [n, m, 1]
+    labels: Tensor  # [n, m], -1 pads, in the order of `rows`
+    width: int
+    batch: int
 
 
 class Stacked(Engine):
@@ -45,6 +61,7 @@ class Stacked(Engine):
         super().__init__(*args, **kwargs)
         self.width = self.experiment.width
         self._kept: dict[Hashable, list[Lane]] = {}
+        self._looks: dict[int, Look] = {}
         self._recorded: dict[Hashable, Recording] = {}
         self.captures = self.device.type == "cuda"
 
@@ -180,33 +197,47 @@ class Stacked(Engine):
     @torch.no_grad()
     def embed(self, group: Group, rows: Sequence[int], states: State) -> tuple[Tensor, Tensor]:
         """Clients with most samples first, `width` at a time, and a slice of their samples at a time."""
-        order = sorted(range(len(rows)), key=lambda position: -group.sizes[rows[position]])
-        sizes = torch.tensor([group.sizes[rows[position]] for position in order])
-        begins = torch.tensor([group.begins[rows[position]] for position in order])
-        position = torch.arange(int(sizes[0])).expand(len(rows), -1)
-        real = position < sizes.unsqueeze(-1)
-        index = self.send(position.where(real, 0) + begins.unsqueeze(-1))
-        ordered = {name: value[self.send(torch.tensor(order))] for name, value in states.items()}
+        look = self._look(group, rows)
+        ordered = {name: value[look.order] for name, value in states.items()}
 
         def one_client(state: State, x: Tensor) -> Tensor:
             return self.net(group, state)(x, train=False).features
 
-        def look(state: State, chosen: Tensor) -> Tensor:
+        def features_of(state: State, chosen: Tensor) -> Tensor:
             made: Tensor = for_all_clients(one_client, state, self.pixels(group, chosen))
             return made
 
-        width = min(self.width or len(rows), len(rows))
-        batch = max(1, min(EVAL_BATCH[self.device.type == "cuda"], EVAL_IMAGES // width))
         size = cast(int, group.module.feature_size)
-        features = torch.zeros(*position.shape, size, dtype=group.dtype, device=self.device)
-        for first in range(0, len(rows), width):
-            for begin in range(0, int(sizes[first]), batch):
-                active = first + int((sizes[first : first + width] > begin).sum())
-                mine = {name: value[first:active] for name, value in ordered.items()}
-                there = (slice(first, active), slice(begin, begin + batch))
-                features[there] = self._replayed("embed", group, look, mine, index[there])
-        real, back = self.send(real), self.send(torch.tensor(order).argsort())
-        return (features * real.unsqueeze(-1))[back], group.labels[index].where(real, -1)[back]
+        features = torch.zeros(*look.chosen.shape, size, dtype=group.dtype, device=self.device)
+        for first in range(0, len(rows), look.width):
+            for begin in range(0, look.sizes[first], look.batch):
+                left = sum(size > begin for size in look.sizes[first : first + look.width])
+                active = look.width if self.captures else left  # a recording is for one number of clients
+                there = (slice(first, first + active), slice(begin, begin + look.batch))
+                mine = {name: value[there[0]] for name, value in ordered.items()}
+                features[there] = self._replayed("embed", group, features_of, mine, look.chosen[there])
+        return features.where(look.real, 0)[look.back, : look.labels.shape[1]], look.labels
+
+    def _look(self, group: Group, rows: Sequence[int]) -> Look:
+        """The same clients often look at their samples again: what that takes is kept."""
+        if id(group) in self._looks and self._looks[id(group)].rows == list(rows):
+            return self._looks[id(group)]
+        order = sorted(range(len(rows)), key=lambda position: -group.sizes[rows[position]])
+        sizes = [group.sizes[rows[position]] for position in order]
+        begins = torch.tensor([group.begins[rows[position]] for position in order]).unsqueeze(-1)
+        width = min(self.width or len(rows), len(rows))
+        batch = max(1, min(EVAL_BATCH[self.device.type == "cuda"], EVAL_IMAGES // width, max(group.sizes)))
+        longest = -(-sizes[0] // batch) * batch if self.captures else sizes[0]
+        position = torch.arange(longest).expand(len(rows), -1)
+        real = self.send(position < torch.tensor(sizes).unsqueeze(-1))
+        index = self.send(position.where(position < torch.tensor(sizes).unsqueeze(-1), 0) + begins)
+        back = self.send(torch.tensor(order).argsort())
+        labels = group.labels[index].where(real, -1)[back, : sizes[0]]
+        order_there = self.send(torch.tensor(order))
+        self._looks[id(group)] = Look(
+            list(rows), order_there, back, sizes, index, real.unsqueeze(-1), labels, width, batch
+        )
+        return self._looks[id(group)]
 
     def _replayed(self, name: str, group: Group, work: Callable[..., Any], *inputs: Any) -> Any:
         """What `work` makes of tensors; on a GPU it is recorded for their shapes."""
@@ -216,6 +247,8 @@ class Stacked(Engine):
         if needed not in self._recorded:
             try:
                 self._recorded[needed] = Recording(work, inputs, self.device)
+                for old in list(self._recorded)[:-RECORDINGS]:
+                    del self._recorded[old]
             except RuntimeError as error:
                 self.captures = False
                 self.cannot_capture("evaluation", error)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from protofed.errors import UserError
 from protofed.prototypes.type import Prototypes
@@ -34,8 +35,22 @@ class Segments(NamedTuple):
         return grid
 
 
+_known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
 def segments(labels: Tensor, classes: int) -> Segments:
-    """The segments of `labels`, [N, n], where −1 marks a padding row."""
+    """The segments of `labels`, [N, n], where −1 marks a padding row.
+
+    They are kept with the tensor: the same clients come with the same one again, and making them waits for a GPU.
+    """
+    key = (classes, labels._version)
+    if labels not in _known or _known[labels][0] != key:
+        _known[labels] = (key, _segments(labels, classes))
+    found: Segments = _known[labels][1]
+    return found
+
+
+def _segments(labels: Tensor, classes: int) -> Segments:
     by_class, order = torch.where(labels < 0, classes, labels).sort(dim=-1, stable=True)  # padding last
     steps = torch.arange(classes + 1, device=labels.device).repeat(len(labels), 1)
     bounds = torch.searchsorted(by_class, steps)  # [N, C + 1]: where each class begins, and ends
