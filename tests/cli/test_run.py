@@ -142,7 +142,7 @@ def test_without_a_terminal_progress_is_a_plain_line_a_round(tmp_path: Path) -> 
 
 def test_auto_says_which_engine_it_picked_and_why(tmp_path: Path) -> None:
     outcome = succeed(tmp_path, "run", *TINY, "--rounds", "1", "--out", "run")
-    assert f"{result_of(tmp_path / 'run')['engine']} engine on cpu (a small model" in outcome.err
+    assert f"{result_of(tmp_path / 'run')['engine']} engine on cpu (measured for a client and step: " in outcome.err
 
 
 def test_json_goes_to_standard_output_alone(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from torch.testing import assert_close
 from protofed.errors import UserError
 from protofed.prototypes import Prototypes, Start, class_means, dbscan, kmeans, quantile_eps, segments
 from protofed.prototypes.dbscan import dense_regions
-from protofed.prototypes.segments import time_to_ask
+from protofed.prototypes.segments import patience
 from reference import prototypes as reference
 
 from .cases import Dispatched, quick, random_features, random_labels, seeds
@@ -138,15 +138,14 @@ def test_a_sample_counts_as_often_as_its_weight(rows: int, classes: int, k: int,
     assert_close(ones, kmeans(features, labels, classes, k, keys), atol=0, rtol=0)
 
 
-def every_fourth(step: int, device: torch.device) -> bool:
-    """When a GPU is asked."""
+def of_a_gpu(device: torch.device) -> int:
+    """How often a GPU is asked."""
     del device
-    return time_to_ask(step, torch.device("cuda"))
+    return patience(torch.device("cuda"))
 
 
 def test_a_gpu_is_asked_at_every_fourth_step() -> None:
-    assert [step for step in range(12) if time_to_ask(step, torch.device("cuda"))] == [3, 7, 11]
-    assert all(time_to_ask(step, torch.device("cpu")) for step in range(5))
+    assert (patience(torch.device("cuda")), patience(torch.device("cpu"))) == (4, 1)
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -156,7 +155,7 @@ def test_asking_less_often_changes_no_bit_of_kmeans(start: Start, monkeypatch: p
         features, labels = blobs(3, 60, 2, 3, seed, spread=2.0)
         expected = kmeans(features, labels, 2, 4, torch.arange(3), start)
         with monkeypatch.context() as patch, Dispatched() as seen:
-            patch.setattr(module, "time_to_ask", every_fourth)
+            patch.setattr(module, "patience", of_a_gpu)
             result = kmeans(features, labels, 2, 4, torch.arange(3), start)
         assert torch.equal(result.vectors, expected.vectors)
         assert torch.equal(result.counts, expected.counts)
@@ -168,7 +167,7 @@ def test_asking_less_often_changes_no_region_of_dbscan(monkeypatch: pytest.Monke
     chain = torch.randperm(200, generator=torch.Generator().manual_seed(0)).double().view(1, -1, 1)
     points, mask = torch.cat([chain, 3 * chain, 0.5 * chain]), torch.ones(3, 200, dtype=torch.bool)
     expected = dense_regions(points, mask, 1.0, 2)
-    monkeypatch.setattr(module, "time_to_ask", every_fourth)
+    monkeypatch.setattr(module, "patience", of_a_gpu)
     assert torch.equal(dense_regions(points, mask, 1.0, 2), expected)
     assert expected.amax(-1).tolist() == [0, -1, 0]
 

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -245,7 +246,7 @@ class Engine(ABC):
 
     def _mine(self, who: Sequence[int]) -> list[int]:
         """Whom of a round's participants this process trains."""
-        sizes = torch.tensor([len(self.federation.clients[member].train) for member in who])
+        sizes = np.array([len(self.federation.clients[member].train) for member in who])
         steps, _ = steps_in_epoch(sizes, self.experiment.batch_size)
         return [who[place] for place in self.ranks.share(steps.tolist())]
 

@@ -11,13 +11,14 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_map
 
 from protofed.engines.group import Group, Personal, State, Turns
-from protofed.engines.recording import pool, record, stream
 from protofed.engines.schedule import Schedule, steps_in_epoch
 from protofed.messages import Broadcast
 from protofed.methods.base import Batch, Clock, Phase
@@ -27,6 +28,7 @@ from protofed.models.stacking import stacking
 from protofed.profiling import section
 from protofed.prototypes import Prototypes
 from protofed.randomness import step_keys
+from protofed.recording import pool, record, stream
 
 if TYPE_CHECKING:
     from protofed.engines.stacked import Stacked
@@ -82,7 +84,7 @@ class Lane:
         self.final = {name: torch.zeros_like(value) for name, value in self.state.items()}
         self.turns = self._frozen(turns)
         experiment = engine.experiment
-        each, joins = steps_in_epoch(torch.tensor(group.sizes), experiment.batch_size)
+        each, joins = steps_in_epoch(np.array(group.sizes), experiment.batch_size)
         steps = int(each.max()) * max(last - first for _, first, last in engine.phases())
         width = experiment.batch_size + int(joins.any())
         steps += 3  # recording takes as many
@@ -111,7 +113,7 @@ class Lane:
             self.recordings.clear()  # the old rate is in them
         self.rate = rate
         self.keys = self.engine.keys(self.group, rows, "dropout", turns.clock)
-        self.begins = torch.tensor([self.group.begins[row] for row in rows]).view(-1, 1, 1)
+        self.begins = np.array([self.group.begins[row] for row in rows])[:, None, None]
         present = slice(len(rows))
         torch._foreach_copy_([self.final[name][present] for name in start], list(start.values()))
         torch._foreach_copy_(self._kept(present), [*tree_leaves(_shared(turns)), *tree_leaves(_personal(turns))])
@@ -124,32 +126,32 @@ class Lane:
         """Get ready for a phase, from one epoch to another: how many steps it has."""
         self.phase = (number, phase)
         self.part = self.batches.between(first, last)
-        steps, width = self.part.rows.shape[1:]
-        going = self.part.taken
-        index = (self.part.rows + self.begins).where(self.part.rows >= 0, -1)
+        rows, each = self.part.rows.numpy(), self.part.each.numpy()  # numpy is faster than torch on small arrays
+        steps, width = rows.shape[1:]
+        real, going = rows >= 0, np.arange(steps) < (each * (last - first))[:, None]
         # Who is done is saved, and trains on, on anything, until the others of its bucket are done too.
-        index = index.where(going.unsqueeze(-1), self.begins)
-        before = self.part.each * first
+        index = np.where(going[..., None], np.where(real, rows + self.begins, -1), self.begins)
         table = self.table[:steps, : len(self.rows)].transpose(0, 1)
-        table[..., :width] = self.engine.send(index)
-        table[..., -1] = step_keys(self.keys, steps, self.engine.send(before))
-        place = (before.unsqueeze(-1) + torch.arange(steps)).clamp(max=self.batches.rows.shape[1] - 1)
-        self.wanted = self.engine.collecting(self.batches).gather(1, place) & going
+        table[..., :width] = self.engine.send(torch.from_numpy(index))
+        table[..., -1] = step_keys(self.keys, steps, self.engine.send(self.part.each * first))
+        wanted = self.engine.collecting(self.batches).numpy()
+        place = np.minimum((each * first)[:, None] + np.arange(steps), wanted.shape[1] - 1)
+        self.wanted: NDArray[np.bool_] = np.take_along_axis(wanted, place, 1) & going
 
-        sizes = (self.part.rows >= 0).sum(-1)
-        widest = sizes.amax(0)
+        sizes = real.sum(-1)
+        widest = sizes.max(0)
         full = ((sizes == widest) | ~going).all(0)
         self.remaining = [*going.sum(0).tolist(), 0]
         bucket = -(-self.clients // BUCKETS) if self.captures else 1
         active = [min(-(-left // bucket) * bucket, len(self.rows)) for left in self.remaining[:-1]]
-        columns = (active, widest.tolist(), full.tolist(), self.wanted.any(0).tolist())
-        self.kinds = [Kind(number, *kind) for kind in zip(*columns, strict=True)]
+        columns = zip(active, widest.tolist(), full.tolist(), np.logical_or.reduce(self.wanted).tolist(), strict=True)
+        self.kinds = [Kind(number, *kind) for kind in columns]
         with section("forward/backward"):  # not data
             if self.captures:
                 for kind in dict.fromkeys(self.kinds):
                     self._record(kind)
             self._restart()
-        return steps
+        return len(self.kinds)
 
     def play(self, number: int) -> None:
         """One step; clients for whom it is the last are saved."""
@@ -172,9 +174,10 @@ class Lane:
             kept = [number for number, kind in enumerate(self.kinds) if kind.collecting]
             span = slice(kept[0], kept[-1] + 1)
             features = self.features[span, :clients, :width].transpose(0, 1).flatten(1, 2)
-            rows = self.part.rows[:, span].where(self.wanted[:, span].unsqueeze(-1), -1).flatten(1)
-            rows = self.engine.send(rows.where(rows < 0, rows + self.begins.squeeze(-1)))
-            labels = self.group.labels[rows.clamp(min=0)].where(rows >= 0, -1)
+            rows = np.where(self.wanted[:, span, None], self.part.rows[:, span], -1)
+            rows = np.where(rows < 0, rows, rows + self.begins).reshape(clients, -1)
+            chosen = self.engine.send(torch.from_numpy(rows))
+            labels = self.group.labels[chosen.clamp(min=0)].where(chosen >= 0, -1)
         taken = self.engine.send(self.part.taken)
         self.seen.append(Seen(self.losses[:steps, :clients].T.clone(), taken, features, labels))
 

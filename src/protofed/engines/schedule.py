@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+Samples = NDArray[np.int64]
+"""Numbers of samples, or of steps, a client."""
 
 
 class Schedule(NamedTuple):
@@ -38,6 +43,8 @@ class Schedule(NamedTuple):
 
     def between(self, first: int, last: int) -> Schedule:
         """The steps of some epochs, each client's from step 0 on."""
+        if (first, last) == (0, self.epochs):
+            return self
         longest = int(self.each.max()) * (last - first)
         step = self.each.unsqueeze(-1) * first + torch.arange(longest)
         step = step.clamp(max=self.rows.shape[1] - 1).unsqueeze(-1).expand(-1, -1, self.rows.shape[2])
@@ -51,26 +58,26 @@ def schedule(sizes: Sequence[int], batch_size: int, epochs: int, draws: Sequence
     orders = torch.zeros(len(sizes), epochs, longest, dtype=torch.int64)
     for mine, size, generator in zip(orders, sizes, draws, strict=True):
         for epoch in mine:
-            epoch[:size] = torch.randperm(size, generator=generator)
+            torch.randperm(size, generator=generator, out=epoch[:size])
 
-    samples = torch.tensor(sizes)
+    # In numpy, whose operations on small arrays take a fraction of torch's time: a GPU waits for this.
+    samples = np.array(sizes)
     each, joins = steps_in_epoch(samples, batch_size)
-    step = torch.arange(int(each.max()) * epochs)
-    epoch, place = step // each.unsqueeze(-1), step % each.unsqueeze(-1)
-    slot = torch.arange(batch_size + int(joins.any()))
-    position = place.unsqueeze(-1) * batch_size + slot  # of a sample in its epoch's order
-    last = joins.unsqueeze(-1) & (place == each.unsqueeze(-1) - 1)
-    real = (position < samples.view(-1, 1, 1)) & ((slot < batch_size) | last.unsqueeze(-1))
-    real &= (epoch < epochs).unsqueeze(-1)
-    where = (epoch.unsqueeze(-1) * longest + position).where(real, 0)
-    rows = orders.flatten(1).gather(1, where.flatten(1)).view_as(where).where(real, -1)
-    return Schedule(rows, each, epochs)
+    step = np.arange(each.max() * epochs)
+    number, place = step // each[:, None], step % each[:, None]
+    slot = np.arange(batch_size + joins.any())
+    position = place[..., None] * batch_size + slot  # of a sample in its epoch's order
+    last = joins[:, None] & (place == each[:, None] - 1)
+    real = (position < samples[:, None, None]) & ((slot < batch_size) | last[..., None]) & (number < epochs)[..., None]
+    where = np.where(real, number[..., None] * longest + position, 0).reshape(len(sizes), -1)
+    rows = np.take_along_axis(orders.view(len(sizes), -1).numpy(), where, 1).reshape(position.shape)
+    return Schedule(torch.from_numpy(np.where(real, rows, -1)), torch.from_numpy(each), epochs)
 
 
-def steps_in_epoch(samples: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
+def steps_in_epoch(samples: Samples, batch_size: int) -> tuple[Samples, NDArray[np.bool_]]:
     """How many batches each client has, and whether its last one takes the sample that would be left alone."""
     joins = (samples > batch_size) & (samples % batch_size == 1)
-    return -(-samples // batch_size) - joins.long(), joins
+    return -(-samples // batch_size) - joins, joins
 
 
 class Losses(NamedTuple):

@@ -20,11 +20,11 @@ from torch.utils._pytree import tree_map
 from protofed.engines.base import Collected, Engine
 from protofed.engines.group import Group, State, Turns
 from protofed.engines.lane import Lane, Seen, for_all_clients, form, widened
-from protofed.engines.recording import Recording, shapes
 from protofed.engines.schedule import Losses, Schedule
 from protofed.messages import Broadcast
 from protofed.methods.base import Clock, PublicExchange
 from protofed.models.layers import step
+from protofed.recording import Recording, shapes
 
 EVAL_BATCH = (256, 1024)
 """Most samples of a client in one pass without gradients, on a CPU and on a GPU."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from protofed.errors import UserError
 from protofed.prototypes.means import group_means
-from protofed.prototypes.segments import exact_distances, segments, time_to_ask
+from protofed.prototypes.segments import exact_distances, patience, segments
 from protofed.prototypes.type import Prototypes
 
 
@@ -61,7 +61,7 @@ def dense_regions(points: Tensor, mask: Tensor, radius: float | Tensor, min_samp
         before = root
         root = torch.where(linked, root.unsqueeze(-2), nobody).amin(-1)
         root = root.gather(-1, root.long())  # the root's root
-        if time_to_ask(step, points.device) and torch.equal(root, before):
+        if (step + 1) % patience(points.device) == 0 and torch.equal(root, before):
             break
 
     # A border point joins the first region in reach.

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from protofed.errors import UserError
 from protofed.prototypes.means import group_means
-from protofed.prototypes.segments import exact_distances, segments, time_to_ask
+from protofed.prototypes.segments import exact_distances, patience, segments
 from protofed.prototypes.type import Prototypes
 from protofed.randomness import bits, uniform
+from protofed.recording import replayed
 
 Start = Literal["random", "k-means++"]
 
@@ -49,19 +50,29 @@ def kmeans(
     weight = (part.mask if weights is None else part.gather(weights.unsqueeze(-1)).squeeze(-1)).to(points.dtype)
     class_keys = bits(keys, _CLASS_KEYS, (classes,))[part.clients, part.classes]
 
-    centres = _STARTS[start](points, part.mask, class_keys, k, restarts)
-    distances = _distances(points, _lloyd(points, weight, centres, iterations, tolerance))
+    centres = _STARTS[start](points, part.mask, class_keys, k=k, restarts=restarts)
+    centres = _lloyd(points, weight, centres, iterations, tolerance)
+    return part.scatter(*_clusters(samples, points, part.mask, weight, centres, k=k))
+
+
+@replayed
+def _clusters(
+    samples: Tensor, points: Tensor, mask: Tensor, weight: Tensor, centres: Tensor, k: int
+) -> tuple[Tensor, Tensor]:
+    """The means [S, K, D] and total weights [S, K] of the clusters of the best restart, by first members."""
+    distances = _distances(points, centres)
     best = _best(distances.amin(-1), weight).view(-1, 1, 1).expand(*weight.shape, 1)
     nearest = distances.argmin(-1).gather(-1, best)
 
-    member = (nearest == torch.arange(k, device=nearest.device)) & part.mask.unsqueeze(-1)
-    rank = torch.arange(part.mask.shape[1], device=nearest.device).unsqueeze(-1)
+    member = (nearest == torch.arange(k, device=nearest.device)) & mask.unsqueeze(-1)
+    rank = torch.arange(mask.shape[1], device=nearest.device).unsqueeze(-1)
     first_member = torch.where(member, rank, len(rank)).amin(-2)
     order = first_member.argsort(dim=-1, stable=True)  # empty clusters come last
     member = member.gather(-1, order.unsqueeze(-2).expand_as(member))
-    return part.scatter(*group_means(samples, member * weight.unsqueeze(-1)))
+    return group_means(samples, member * weight.unsqueeze(-1))
 
 
+@replayed
 def _random_start(points: Tensor, mask: Tensor, keys: Tensor, k: int, restarts: int) -> Tensor:
     """[S, R, K, D]: k different samples, those with the highest scores. A start that does not exist is far away."""
     scores = _draws(keys, _FIRST_PICK, mask, restarts).masked_fill(~mask.unsqueeze(-1), -1)
@@ -69,6 +80,7 @@ def _random_start(points: Tensor, mask: Tensor, keys: Tensor, k: int, restarts: 
     return _take(points, chosen[:, :k].mT, scores[:, :k].mT >= 0)
 
 
+@replayed
 def _plus_plus_start(points: Tensor, mask: Tensor, keys: Tensor, k: int, restarts: int) -> Tensor:
     """k-means++: each pick falls on a sample with probability proportional to its squared distance to those before."""
     weight = mask.unsqueeze(-1).expand(*mask.shape, restarts).to(torch.float64)
@@ -106,18 +118,29 @@ def _distances(points: Tensor, centres: Tensor) -> Tensor:
 
 def _lloyd(points: Tensor, weight: Tensor, centres: Tensor, iterations: int, tolerance: float) -> Tensor:
     """Lloyd's iterations; each restart of each segment stops by itself, when no centre moves beyond `tolerance`."""
-    slots = torch.arange(centres.shape[2], device=points.device)
     moving = torch.ones(centres.shape[:2], dtype=torch.bool, device=points.device)
-    for step in range(iterations):
+    for step in range(0, iterations, patience(points.device)):
+        steps = min(patience(points.device), iterations - step)
+        centres, moving = _iterate(points, weight, centres, moving, steps=steps, tolerance=tolerance)
+        if not moving.any():
+            break
+    return centres
+
+
+@replayed
+def _iterate(
+    points: Tensor, weight: Tensor, centres: Tensor, moving: Tensor, steps: int, tolerance: float
+) -> tuple[Tensor, Tensor]:
+    """Some of them: the centres, and which restarts, [S, R], still move."""
+    slots = torch.arange(centres.shape[2], device=points.device)
+    for _ in range(steps):
         nearest = _distances(points, centres).argmin(-1, keepdim=True)
         member = (nearest == slots) * weight.view(*weight.shape, 1, 1)
         means, counts = (torch.unflatten(x, 1, centres.shape[1:3]) for x in group_means(points, member.flatten(2)))
         update = (counts > 0) & moving.unsqueeze(-1)  # a centre without members stays where it is
         before, centres = centres, torch.where(update.unsqueeze(-1), means, centres)
         moving = torch.linalg.vector_norm(centres - before, dim=-1).amax(-1) > tolerance
-        if time_to_ask(step, points.device) and not moving.any():
-            break
-    return centres
+    return centres, moving
 
 
 def _best(distances: Tensor, weight: Tensor) -> Tensor:

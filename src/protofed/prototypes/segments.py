@@ -70,12 +70,12 @@ def _segments(labels: Tensor, classes: int) -> Segments:
     return Segments(client, label, rows, mask, (len(labels), classes))
 
 
-def time_to_ask(step: int, device: torch.device) -> bool:
-    """Whether, after this step of a loop over segments, to ask if all have settled; one that has, stays as it is.
+def patience(device: torch.device) -> int:
+    """After how many steps of a loop over segments to ask if all have settled; one that has, stays as it is.
 
-    Always on a CPU. On a GPU an answer means a wait, so only at every fourth step.
+    Each on a CPU. On a GPU an answer means a wait, so only every fourth.
     """
-    return device.type == "cpu" or step % 4 == 3
+    return 1 if device.type == "cpu" else 4
 
 
 def exact_distances(a: Tensor, b: Tensor) -> Tensor:

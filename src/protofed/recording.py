@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import Any
+from functools import partial, wraps
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
+
+F = TypeVar("F", bound=Callable[..., Any])
+KEPT = 8
 
 
 def record(work: Callable[[], Any], device: torch.device, memory: Any = None) -> tuple[torch.cuda.CUDAGraph, Any]:
@@ -43,6 +47,30 @@ class Recording:
         torch._foreach_copy_(tree_leaves(self.inputs), tree_leaves(inputs))
         self.graph.replay()
         return self.made
+
+
+def replayed(function: F) -> F:
+    """A function of tensors, and settings by name, that asks nothing of the host: on a GPU it is recorded and replayed.
+
+    Each form of the tensors and settings that comes a second time has a recording; the last few are kept.
+    """
+    known: dict[Any, Recording | None] = {}
+
+    @wraps(function)
+    def wrapper(*tensors: Tensor, **settings: Any) -> Any:
+        if not tensors[0].is_cuda or torch.cuda.is_current_stream_capturing():
+            return function(*tensors, **settings)
+        key = (shapes(tensors), tensors[0].device, tuple(settings.items()))
+        if key not in known:
+            known[key] = None
+            for old in list(known)[:-KEPT]:
+                del known[old]
+            return function(*tensors, **settings)
+        recording = known[key] or Recording(partial(function, **settings), tensors, tensors[0].device)
+        known[key] = recording
+        return tree_map(torch.clone, recording(*tensors))
+
+    return cast(F, wrapper)
 
 
 def shapes(inputs: Any) -> tuple[Any, ...]:
