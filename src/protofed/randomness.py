@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -26,9 +28,39 @@ def generator(*address: int | str) -> torch.Generator:
 
 def _mix(x: Tensor) -> Tensor:
     """One round of integer mixing on 32-bit words held in int64 (products stay below 2**63)."""
+    if x.is_cuda:
+        return cast(Tensor, _OneKernel.apply(x))  # type: ignore[no-untyped-call]  # torch does not type it
     x = (x ^ (x >> 16)) * 0x7FEB352D & _WORD
     x = (x ^ (x >> 15)) * 0x2C1B3C6D & _WORD
     return x ^ (x >> 16)
+
+
+class _OneKernel(torch.autograd.Function):
+    """`_mix` as one kernel of a GPU instead of ten: dropout is hashed at every step."""
+
+    SOURCE = """template <typename T> T mix(T x) {
+        x = ((x ^ (x >> 16)) * T(0x7FEB352D)) & T(0xFFFFFFFF);
+        x = ((x ^ (x >> 15)) * T(0x2C1B3C6D)) & T(0xFFFFFFFF);
+        return x ^ (x >> 16);
+    }"""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return _kernel(_OneKernel.SOURCE)(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        """Whole numbers have no gradient."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int], x: Tensor) -> tuple[Tensor, int]:  # noqa: ARG004
+        return _mix(x), in_dims[0]
+
+
+@cache
+def _kernel(source: str) -> Callable[[Tensor], Tensor]:
+    """An elementwise function in CUDA C++, compiled at its first call."""
+    return cast(Callable[[Tensor], Tensor], torch.cuda.jiterator._create_jit_fn(source))
 
 
 @lru_cache(maxsize=256)

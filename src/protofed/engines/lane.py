@@ -201,7 +201,7 @@ class Lane:
         chosen = index if kind.full else index.clamp(min=0)
         batch = Batch(self.engine.pixels(self.group, chosen), self.group.labels[chosen], real)
         loss, features = self._loss(learner, batch, keys, kind)
-        torch.autograd.backward(loss.sum())
+        torch.autograd.backward(loss, torch.ones_like(loss))
         self.engine.clip(parameter.grad for parameter in learner.parameters.values())
         if features is not None and kind.collecting:
             self.features[:, : kind.active, : kind.width].index_copy_(0, self.now, features.detach().unsqueeze(0))

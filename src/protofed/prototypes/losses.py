@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import mse_loss, normalize
 
 from protofed.errors import UserError
 from protofed.prototypes.means import class_means
@@ -87,11 +87,11 @@ def cluster_attraction(
 
 
 def distance(features: Tensor, labels: Tensor, prototypes: Prototypes, metric: Metric) -> Tensor:
-    """FedProto: how far each feature is from the prototype of its class, [C, 1, D]."""
+    """FedProto: how far each feature is from the prototype of its class, or from the mean of several."""
     measure = _METRICS[metric]
     own = labels.clamp(min=0)
     known = prototypes.present[own] & (labels >= 0)
-    return torch.where(known, measure(features, prototypes.class_mean()[own]), 0)
+    return measure(features, prototypes.class_mean()[own]) * known
 
 
 def prototype_distance(
@@ -108,7 +108,7 @@ def prototype_distance(
 
 def _mse(a: Tensor, b: Tensor) -> Tensor:
     """The mean over coordinates of the squared difference, as in FedProto's code."""
-    return (a - b).square().mean(-1)
+    return mse_loss(a, b, reduction="none").mean(-1)
 
 
 def _l2(a: Tensor, b: Tensor) -> Tensor:

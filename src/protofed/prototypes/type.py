@@ -35,6 +35,8 @@ class Prototypes(NamedTuple):
 
     def class_mean(self) -> Tensor:
         """[..., C, D]: the unweighted mean of each class's prototypes; zeros for a class without any."""
+        if self.counts.shape[-1] == 1:
+            return self.vectors.squeeze(-2)
         number = self.filled.sum(-1, keepdim=True).clamp(min=1)
         return self.vectors.sum(-2) / number
 
