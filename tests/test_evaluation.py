@@ -182,17 +182,16 @@ def test_a_client_whose_classes_nobody_sent_scores_nothing_among_them() -> None:
     assert scores[1 - asked] == 0
 
 
-@pytest.mark.parametrize("piece", [{"CHUNK": 17}, {"MODELS": 3}, {"MODEL_BYTES": 1}])
+@pytest.mark.parametrize(
+    ("where", "value"), [("engines.group.CPU_IMAGES", 17), ("evaluation.MODELS", 3), ("evaluation.MODEL_BYTES", 1)]
+)
 @pytest.mark.parametrize("method", ["mp-fedcl", "fedavg", "fesem"])
 def test_evaluation_in_pieces_is_evaluation_at_once(
-    method: str, piece: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    method: str, where: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import protofed.evaluation as module
-
     run = played(method)
     expected = run.evaluator(run.broadcast)
-    for name, value in piece.items():
-        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(f"protofed.{where}", value)
     result = run.evaluator(run.broadcast)
     assert result == expected
     assert run.history[-1]["per_client"] == expected.per_client

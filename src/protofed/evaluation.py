@@ -28,8 +28,6 @@ Right = tuple[int, Tensor]
 
 T = TypeVar("T")
 
-CHUNK = 10_000  # models × images in one forward pass on a CPU
-PIXELS = 40_000_000  # models × pixels on a GPU, which is only busy with more: 50,000 images of 28 × 28
 MODELS = 100  # clients whose models are on the device at once, or fewer if those are large:
 MODEL_BYTES = 2**30
 
@@ -163,8 +161,7 @@ class Evaluator:
     ) -> dict[str, Tensor]:
         """Which images are classified correctly by each rule: [models, images]."""
         models = len(next(iter(states.values())))
-        at_once = CHUNK if group.device.type == "cpu" else PIXELS // images[0].numel()
-        step = max(1, at_once // (models if prototypes is None else len(own_classes)))
+        step = group.images_at_once(models if prototypes is None else len(own_classes))
         chunks: dict[str, list[Tensor]] = {}
         for x, y in zip(torch.split(images, step), torch.split(labels, step), strict=True):
             features, logits = self.engine.forward(group, states, group.pixels(x))

@@ -116,3 +116,28 @@ def test_the_width_goes_with_the_clients_of_a_round(
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)
+
+
+def test_on_a_gpu_the_first_trial_does_not_count_and_what_does_not_fit_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int | None] = []
+
+    def trial(self: Engine, group: Group, rows: list[int], steps: int) -> float:  # noqa: ARG001
+        made.append(self.width)
+        if self.width is None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return 9.0 if made.count(1) == 1 else 0.25
+
+    run = play("fedavg", engine="stacked", rounds=0)
+    monkeypatch.setattr(Stacked, "trial", trial)
+    options = choice._options(torch.device("cuda"))
+
+    def make(kind: type[Engine], width: int | None) -> Engine:
+        engine = kind.__new__(kind)
+        engine.width = width
+        return engine
+
+    found = choice._measure_gpu(options, run.engine.groups[0], 2, make)
+    assert found == {"all at once": float("inf"), "each on a stream": 0.25}
+    assert json.loads(json.dumps(found)) == found  # as it is remembered

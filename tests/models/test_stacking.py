@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from protofed.models import MODELS, build
 from protofed.models.layers import step
-from protofed.models.stacking import _LAYERS, _long_product, _patches, stacking
+from protofed.models.stacking import _LAYERS, _long_product, _patches, bytes_per_image, stacking
 
 CLIENTS = 3
 quick = settings(max_examples=25, deadline=None)
@@ -190,3 +190,12 @@ def test_models_are_what_a_loop_makes_of_them(model: str) -> None:
         )
         results.append((made, torch.autograd.grad(made.square().sum(), weights), state))
     torch.testing.assert_close(results[0], results[1], rtol=1e-8, atol=1e-8)
+
+
+def test_a_convolution_is_counted_with_its_patches() -> None:
+    module = nn.Sequential(nn.Conv2d(2, 5, 3), nn.Flatten(), nn.Linear(5 * 4 * 4, 7)).double()
+    patches = 4 * 4 * 2 * 3 * 3
+    module.train()
+    assert bytes_per_image(module, draw(2, 6, 6)) == 8 * (2 * 6 * 6 + 5 * 4 * 4 + patches)
+    assert module.training
+    assert not any(layer._forward_hooks for layer in module.modules())

@@ -27,9 +27,7 @@ from protofed.models.layers import step
 from protofed.recording import Recording, shapes
 
 EVAL_BATCH = (256, 1024)
-"""Most samples of a client in one pass without gradients, on a CPU and on a GPU."""
-EVAL_IMAGES = 16_384
-"""Most samples of all clients in one."""
+"""Most samples of a client in one pass over training images, on a CPU and on a GPU."""
 LANES = 8
 """On a GPU so many lanes run beside each other, where a lane takes fewer clients than a round has."""
 RECORDINGS = 16
@@ -226,7 +224,7 @@ class Stacked(Engine):
         sizes = [group.sizes[rows[position]] for position in order]
         begins = torch.tensor([group.begins[rows[position]] for position in order]).unsqueeze(-1)
         width = min(self.width or len(rows), len(rows))
-        batch = max(1, min(EVAL_BATCH[self.device.type == "cuda"], EVAL_IMAGES // width, max(group.sizes)))
+        batch = min(EVAL_BATCH[self.device.type == "cuda"], group.images_at_once(width), max(group.sizes))
         longest = -(-sizes[0] // batch) * batch if self.captures else sizes[0]
         position = torch.arange(longest).expand(len(rows), -1)
         real = self.send(position < torch.tensor(sizes).unsqueeze(-1))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -187,6 +187,28 @@ def _batch_norm(
     if all(part is None or _mapped(part) for part in given):
         return _all_clients(layer, *given)
     return functional.batch_norm(*given, training, momentum, eps)
+
+
+def bytes_per_image(module: nn.Module, image: Tensor) -> int:
+    """What a layer holds at most of each image: what comes in, the patches of a convolution, what goes out."""
+    held = [image.numel()]
+
+    def look(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        numbers = [value.numel() for value in (*inputs, output) if isinstance(value, Tensor)]
+        if isinstance(layer, nn.Conv2d):
+            numbers.append(output[0, 0].numel() * layer.weight[0].numel())
+        held.append(sum(numbers))
+
+    hooks = [layer.register_forward_hook(look) for layer in module.modules() if not list(layer.children())]
+    training = module.training
+    try:
+        with torch.no_grad():
+            module.eval()(image.unsqueeze(0))
+    finally:
+        module.train(training)
+        for hook in hooks:
+            hook.remove()
+    return max(held) * image.element_size()
 
 
 def _side_by_side(x: Tensor) -> Tensor:
