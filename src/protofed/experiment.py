@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -147,6 +148,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
+@cache
 def _hints() -> dict[str, Any]:
     return get_type_hints(Experiment)
 

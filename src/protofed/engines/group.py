@@ -106,10 +106,10 @@ class Group:
         return (images.to(self.device) - self._middle) * self._scale
 
     def start(self, rows: Sequence[int], turns: Turns) -> dict[str, Tensor]:
-        """The weights a turn starts from: the client's own, with what was received in their place."""
+        """The weights a turn starts from, to be read only: the client's own, with what was received in their place."""
         shared = turns.shared.weights if turns.shared is not None else {}
-        received = {name: value.expand(len(rows), *value.shape).clone() for name, value in shared.items()}
-        received |= {name: value.clone() for name, value in turns.personal.weights.items()}
+        received = {name: value.expand(len(rows), *value.shape) for name, value in shared.items()}
+        received |= turns.personal.weights
         own = {} if received.keys() >= self.own.initial.keys() else self.own.take(rows)
         return {name: received[name] if name in received else own[name] for name in self.own.initial}
 

@@ -31,21 +31,22 @@ class Sequential(Engine):
         """Each client in turn."""
         start = group.start(rows, turns)
         keys = self.keys(group, rows, "dropout", turns.clock)
-        weights, collected, losses = [], [], []
+        weights = {name: value.new_empty(value.shape) for name, value in start.items()}
+        collected, losses = [], []
         for position, row in enumerate(rows):
             group.module.load_state_dict({name: value[position] for name, value in start.items()})
             turn = turns.turn(turns.personal.rows(position))
             loss, features, labels = self._train_client(group, row, keys[position], turn, batches.of([position]))
-            weights.append({name: value.clone() for name, value in group.module.state_dict().items()})
+            for name, value in group.module.state_dict().items():
+                weights[name][position] = value
             collected.append((features, labels))
             losses.append(loss)
-        stacked = {name: torch.stack([state[name] for state in weights]) for name in start}
         lost = Losses.of(pad_sequence(losses, batch_first=True), batches)
         seen = None
         if self.method.collect in ("last-epoch", "all-epochs"):
             features = pad_sequence([features for features, _ in collected], batch_first=True)
             seen = features, pad_sequence([labels for _, labels in collected], batch_first=True, padding_value=-1)
-        return stacked, seen, lost
+        return weights, seen, lost
 
     def _train_client(
         self, group: Group, row: int, key: Tensor, turn: Turn, batches: Schedule
