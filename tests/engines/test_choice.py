@@ -15,7 +15,7 @@ from protofed.engines.group import Group
 from protofed.engines.sequential import Sequential
 from protofed.engines.stacked import Stacked
 
-from .nets import assert_same_run, play
+from .nets import play
 
 
 @pytest.fixture
@@ -100,24 +100,6 @@ def test_measured_for_real(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("cache")
-@pytest.mark.parametrize(
-    ("wanted", "width"), [("all at once", None), ("one on each thread", 1), ("a share on each thread", 2)]
-)
-def test_the_width_goes_with_the_clients_of_a_round(
-    wanted: str, width: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads = torch.get_num_threads()
-    monkeypatch.setattr(choice, "_measure", lambda options, *_: {name: float(name != wanted) for name in options})
-    torch.set_num_threads(2)
-    try:
-        run = play("fedavg", engine="auto", rounds=2)  # 3 of 5 clients take part
-        assert (run.engine.name, run.engine.width) == ("stacked", width)
-        assert_same_run(play("fedavg", engine="sequential", rounds=2), run)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(threads)
-
-
 def test_on_a_gpu_the_first_trial_does_not_count_and_what_does_not_fit_is_not_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

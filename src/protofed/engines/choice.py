@@ -30,8 +30,8 @@ MARGIN = 0.9
 """What is to replace the first option has to be faster by more than a measurement errs."""
 
 Make = Callable[[type[Engine], int | None], Engine]
-Option = tuple[type[Engine], Callable[[int], int | None]]
-"""An engine, and its width for so many clients."""
+Option = tuple[type[Engine], int | None]
+"""An engine and its width."""
 
 
 def fastest(experiment: Experiment, groups: Sequence[Group], device: torch.device, make: Make) -> tuple[Engine, str]:
@@ -49,25 +49,14 @@ def fastest(experiment: Experiment, groups: Sequence[Group], device: torch.devic
     best = min(seconds, key=seconds.__getitem__)
     kind, width = options[best if seconds[best] < MARGIN * seconds[simplest] else simplest]
     told = ", ".join(f"{name} {1000 * took:.3g} ms" for name, took in sorted(seconds.items(), key=lambda x: x[1]))
-    return make(kind, width(clients)), f"measured for a client and step: {told}"
+    return make(kind, width), f"measured for a client and step: {told}"
 
 
 def _options(device: torch.device) -> dict[str, Option]:
     """What there is to choose from on a device."""
-    everyone: Option = (Stacked, lambda _: None)
-    alone: Option = (Stacked, lambda _: 1)
-    threads = torch.get_num_threads()
     if device.type == "cuda":
-        return {"all at once": everyone, "each on a stream": alone}
-    if threads == 1:
-        return {"one after the other": (Sequential, lambda _: None), "all at once": everyone}
-    share: Option = (Stacked, lambda clients: -(-clients // threads))
-    return {
-        "one after the other": (Sequential, lambda _: None),
-        "all at once": everyone,
-        "one on each thread": alone,
-        "a share on each thread": share,
-    }
+        return {"all at once": (Stacked, None), "each on a stream": (Stacked, 1)}
+    return {"one after the other": (Sequential, None), "all at once": (Stacked, None)}
 
 
 def _measure(options: Mapping[str, Option], group: Group, clients: int, make: Make) -> dict[str, float]:
@@ -75,9 +64,9 @@ def _measure(options: Mapping[str, Option], group: Group, clients: int, make: Ma
     found = {}
     for name, (kind, width) in options.items():
         rows = list(range(min(2, clients)))
-        first = make(kind, width(len(rows))).trial(group, rows, 1)
+        first = make(kind, width).trial(group, rows, 1)
         rows = list(range(min(clients, max(2, int(PATIENCE / (STEPS * first))))))
-        engine = make(kind, width(len(rows)))
+        engine = make(kind, width)
         began = time.perf_counter()
         found[name] = engine.trial(group, rows, STEPS)
         for _ in range(TRIALS):
@@ -97,7 +86,7 @@ def _measure_gpu(options: Mapping[str, Option], group: Group, clients: int, make
     found = {}
     for name, (kind, width) in options.items():
         try:
-            found[name] = seconds(make(kind, width(clients)))
+            found[name] = seconds(make(kind, width))
         except torch.OutOfMemoryError:
             found[name] = math.inf
         torch.cuda.empty_cache()  # of its recordings
