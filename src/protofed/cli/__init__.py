@@ -1,0 +1,28 @@
+"""The command line. Flags come from the fields of Experiment; heavy imports happen inside the commands."""
+
+from __future__ import annotations
+
+import sys
+
+from protofed.cli import runs, lists  # noqa: I001 - the order of the commands in --help
+from protofed.cli.common import app, speaks
+from protofed.errors import DivergedError, LostError, UserError
+
+__all__ = ["app", "lists", "main", "runs"]
+
+
+def main() -> None:
+    """Run the command line; wrong input is one line on stderr and exit code 2."""
+    try:
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+    except (UserError, DivergedError, LostError) as error:
+        if speaks() or isinstance(error, LostError):
+            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, UserError) else 1)
+    except Exception as error:
+        # Typer's own usage errors; which class they are depends on its version.
+        if not hasattr(error, "format_message"):
+            raise
+        print(f"error: {error.format_message()}", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,189 @@
+"""What the commands share: the app, the flags, and how a command ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import typer
+import yaml
+
+from protofed import __version__
+from protofed.errors import LostError, UserError
+from protofed.experiment import Experiment, parse_yaml
+
+if TYPE_CHECKING:
+    from protofed.comparison import Comparison
+    from protofed.results.result import Result
+
+app = typer.Typer(
+    name="protofed",
+    help="Federated prototype learning.",
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def version(show: Annotated[bool, typer.Option("--version", help="Show the version.", is_eager=True)] = False) -> None:
+    """Federated prototype learning."""
+    if show:
+        print(f"protofed {__version__}")
+        raise typer.Exit
+
+
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method; repeatable.")
+]
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="YAML file with the experiment; flags override it.")
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="New folder for the run. [default: a fresh one in runs/]")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Methods = Annotated[
+    list[str] | None, typer.Option("--method", "--methods", metavar="STR", help="Methods, comma-separated; repeatable.")
+]
+Seeds = Annotated[
+    str | None, typer.Option("--seeds", metavar="INT", help="How many seeds, from --seed on. [default: 3]")
+]
+Jobs = Annotated[
+    str | None,
+    typer.Option(
+        "--jobs",
+        metavar="INT",
+        help="Runs at a time, each in a process of its own; 1 is one after the other. "
+        "[default: one a core, or up to 4 on a GPU]",
+    ),
+]
+
+
+def experiment_flags(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command a flag for every field of Experiment; it receives those that were used as `flags`."""
+    hints = get_type_hints(Experiment)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters
+        fields = [item for item in dataclasses.fields(Experiment) if item.name not in ("params", *leave_out)]
+
+        def wrapper(**given: Any) -> None:
+            flags = {item.name: given.pop(item.name) for item in fields}
+            used = {name: value_of(text, _plain(hints[name])) for name, text in flags.items() if text is not None}
+            command(flags=used, **given)
+
+        parameters = [parameter for name, parameter in own.items() if name != "flags"]
+        for item in fields:
+            option = _option(item.name, hints[item.name], item.default, item.metadata["help"])
+            parameters.append(
+                inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
+            )
+        keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+        wrapper.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]  # typer reads the flags from it
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword}
+        wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
+        return wrapper
+
+    return decorate
+
+
+def _option(name: str, kind: Any, default: Any, text: str) -> Any:
+    flag = "--" + name.replace("_", "-")
+    if get_origin(kind) is Literal:
+        text = f"{text} One of {', '.join(get_args(kind))}."
+    if default is not None:
+        text = f"{text} [default: {default}]"
+    if kind is bool:
+        return Annotated[bool | None, typer.Option(f"{flag}/--no-{flag[2:]}", help=text)]
+    return Annotated[str | None, typer.Option(flag, metavar=_plain(kind).__name__.upper(), help=text)]
+
+
+def _plain(kind: Any) -> Any:
+    """The type of a flag: that of its field, without None and with choices as text."""
+    if get_origin(kind) is Literal:
+        return str
+    return next((choice for choice in get_args(kind) if choice is not type(None)), kind)
+
+
+def value_of(text: Any, kind: Any) -> Any:
+    """What a flag says; text that is not of its type stays text, and the check of types complains about it."""
+    try:
+        return kind(text)
+    except ValueError:
+        return text
+
+
+def _parameters(pairs: list[str] | None) -> dict[str, Any]:
+    values = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise UserError("--set", pair, "write it as key=value")
+        try:
+            values[name] = parse_yaml(value)
+        except yaml.YAMLError:
+            raise UserError("--set", pair, "the value cannot be read") from None
+    return values
+
+
+def experiment_from(base: Mapping[str, Any], flags: Mapping[str, Any], pairs: list[str] | None) -> Experiment:
+    """Flags over the file over the defaults."""
+    given = base.get("params") or {}
+    params = {**given, **_parameters(pairs)} if isinstance(given, Mapping) else given
+    return Experiment.from_mapping({**base, **flags, "params": params})
+
+
+def refuse_existing(out: Path | None) -> None:
+    if out is not None and out.exists():
+        raise UserError("--out", str(out), "it exists already; name a new folder")
+
+
+def refuse_several() -> None:
+    """A launcher's processes share a run, not a comparison."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UserError("WORLD_SIZE", os.environ["WORLD_SIZE"], "a comparison starts its processes itself: see --jobs")
+
+
+def speaks() -> bool:
+    """Whether this is the one of a launcher's processes that prints; engines.ranks, which knows, imports torch."""
+    several, rank = os.environ.get("WORLD_SIZE", "1") != "1", os.environ.get("RANK", "0")
+    return not (several and rank.isdecimal() and int(rank) > 0)
+
+
+def finish(play: Callable[[], Result | Comparison], shown: Any, folder: Path, as_json: bool) -> None:
+    """Play, then show; Ctrl-C, or the end of another process, says how to go on."""
+    from protofed.runner import Interrupted
+    from protofed.workers import WorkerDied
+
+    try:
+        outcome = play()
+    except (Interrupted, KeyboardInterrupt, WorkerDied, LostError) as stop:
+        shown.end()
+        print(f"{str(stop) or 'stopped'}; continue with: protofed resume {folder}", file=sys.stderr)
+        raise typer.Exit(1 if isinstance(stop, WorkerDied | LostError) else 130) from None
+    finally:
+        shown.end()
+    show(outcome, folder, as_json)
+
+
+def show(outcome: Result | Comparison, folder: Path, as_json: bool) -> None:
+    from protofed.comparison import Comparison
+    from protofed.results.table import comparison_table, console, result_table
+
+    if as_json:
+        print(outcome.to_json(), end="")
+        return
+    if isinstance(outcome, Comparison):
+        console().print(comparison_table(outcome))
+        for note in outcome.notes():
+            print(f"note: {note}")
+        print(f"runs: {folder}")
+    else:
+        console().print(result_table(outcome))
+        print(f"run folder: {folder}")

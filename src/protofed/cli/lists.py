@@ -1,0 +1,62 @@
+"""What there is: methods, models, datasets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from protofed.cli.common import Json, app
+
+
+@app.command("methods")
+def methods_command(as_json: Json = False) -> None:
+    """List the methods, their papers and what they send."""
+    from protofed.methods import describe, method_names
+
+    rows = [describe(name) for name in method_names()]
+    _list(rows, ("name", "description", "paper", "link", "up", "down"), as_json)
+
+
+@app.command("models")
+def models_command(as_json: Json = False) -> None:
+    """List the models and their sizes."""
+    from protofed.models import describe
+
+    _list(describe(), ("name", "description", "input", "classes", "features", "parameters"), as_json)
+
+
+@app.command("datasets")
+def datasets_command(
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", metavar="DIR", help="Where dataset files are.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the datasets and whether their files are there."""
+    from protofed.data import describe
+
+    _list(describe(data_dir), ("name", "description", "present"), as_json)
+
+
+def _list(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    from rich.table import Table
+
+    from protofed.results.table import console
+
+    table = Table()
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(_text(row[name]) for name in columns))
+    console().print(table)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={setting}" for name, setting in value.items())
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

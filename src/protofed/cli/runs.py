@@ -1,0 +1,206 @@
+"""Running experiments: run, compare, resume, and a look at a split."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from protofed.cli.common import (
+    Config,
+    Jobs,
+    Json,
+    Methods,
+    Out,
+    Quiet,
+    Seeds,
+    Set,
+    app,
+    experiment_flags,
+    experiment_from,
+    finish,
+    refuse_existing,
+    refuse_several,
+    show,
+    speaks,
+    value_of,
+)
+from protofed.errors import UserError
+from protofed.experiment import Experiment, check_type, read_yaml
+
+if TYPE_CHECKING:
+    from protofed.runner import Run
+
+
+@app.command("run")
+@experiment_flags()
+def run_command(
+    flags: Mapping[str, Any],
+    set_: Set = None,
+    config: Config = None,
+    out: Out = None,
+    profile: Annotated[
+        bool,
+        typer.Option("--profile", help="Also write where the time goes: profile.json and, for Perfetto, trace.json."),
+    ] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run one method."""
+    from protofed.engines.ranks import join
+    from protofed.profiling import Profile
+    from protofed.results.folder import RunFolder, fresh_path
+    from protofed.results.progress import progress
+    from protofed.results.table import console, profile_table
+    from protofed.runner import Run
+
+    experiment = experiment_from(read_yaml(config) if config else {}, flags, set_)
+    with join() as ranks:
+        ranks.first(lambda: refuse_existing(out))
+        run = Run(experiment, ranks=ranks)
+        if ranks.number > 0:
+            _follow(run)
+            return
+        folder = RunFolder.create(
+            out or fresh_path(f"{run.method.name}-{experiment.dataset}-seed{experiment.seed}"), run.experiment
+        )
+        measured = Profile(folder.path, run.device, experiment.rounds) if profile else None
+        with measured or nullcontext():
+            finish(lambda: run.play(folder, shown), shown := progress(quiet), folder.path, as_json)
+        if measured is not None and not as_json:
+            console().print(profile_table(measured.report()))
+
+
+@app.command("compare")
+@experiment_flags("method")
+def compare_command(
+    flags: Mapping[str, Any],
+    method: Methods = None,
+    seeds: Seeds = None,
+    jobs: Jobs = None,
+    set_: Set = None,
+    config: Config = None,
+    out: Out = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Compare several methods over several seeds in one table."""
+    from protofed import comparison
+    from protofed.results.folder import fresh_path
+    from protofed.results.progress import progress
+    from protofed.runner import Run
+
+    refuse_several()
+    names, number, processes, base = comparison.read_config(config) if config else ([], comparison.SEEDS, None, {})
+    names = [name for text in method for name in text.split(",")] if method else names
+    number = number if seeds is None else check_type("--seeds", value_of(seeds, int), int)
+    processes = processes if jobs is None else check_type("--jobs", value_of(jobs, int), int)
+    experiment = comparison.share_cores(experiment_from(base, flags, set_), len(names) * number, processes)
+    runs = comparison.plan(names, number, experiment)
+    refuse_existing(out)
+    for first in runs[::number]:
+        Run(first)  # wrong input must not leave a folder behind
+    path = out or fresh_path(f"compare-{experiment.dataset}")
+    folder = comparison.create_folder(path, names, number, processes, experiment)
+    shown = progress(quiet, len(runs))
+    finish(lambda: comparison.compare(runs, folder, shown, processes), shown, folder, as_json)
+
+
+@app.command("resume")
+def resume_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's or a comparison's folder.")],
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Continue a run or a comparison from its last checkpoint."""
+    from protofed import comparison
+    from protofed.engines.ranks import join
+    from protofed.results.folder import RunFolder
+    from protofed.results.progress import progress
+    from protofed.results.result import Result
+    from protofed.runner import Run
+
+    if (folder / "compare.yaml").is_file():
+        refuse_several()
+        names, number, jobs, base = comparison.read_config(folder / "compare.yaml")
+        runs = comparison.plan(names, number, Experiment.from_mapping(base))
+        shown = progress(quiet, len(runs))
+        finish(lambda: comparison.compare(runs, folder, shown, jobs), shown, folder, as_json)
+        return
+    opened = RunFolder.open(folder)
+    if opened.result.exists():
+        if speaks():
+            print(f"{folder} is complete", file=sys.stderr)
+            show(Result.read(folder), folder, as_json)
+        return
+    with join() as ranks:
+        run = Run(opened.experiment(), ranks=ranks)
+        run.restore(opened)
+        if ranks.number > 0:
+            _follow(run)
+            return
+        finish(lambda: run.play(opened, shown), shown := progress(quiet), folder, as_json)
+
+
+@app.command("split")
+@experiment_flags(
+    "method",
+    "rounds",
+    "epochs",
+    "batch_size",
+    "lr",
+    "lr_decay",
+    "momentum",
+    "weight_decay",
+    "model",
+    "engine",
+    "width",
+    "device",
+    "threads",
+    "precision",
+    "deterministic",
+    "eval_every",
+    "participation",
+    "time_budget",
+    "checkpoint_every",
+)
+def split_command(
+    flags: Mapping[str, Any],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="New PNG file for the heat map. [default: split.png]")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show who holds what, as a table and a heat map."""
+    from protofed.data.picture import heat_map
+    from protofed.results.table import console, split_table
+    from protofed.runner import federation_of
+
+    if out is not None and out.exists():
+        raise UserError("--out", str(out), "it exists already; name a new file")
+    out = out or Path("split.png")  # a picture that the next look may replace
+    if not out.parent.is_dir():
+        raise UserError("--out", str(out), f"there is no folder {out.parent}")
+    federation = federation_of(Experiment.from_mapping(flags))
+    if as_json:
+        print(json.dumps({"classes": federation.classes, "counts": federation.counts.tolist()}))
+    else:
+        console().print(split_table(federation))
+    heat_map(federation.counts, federation.classes, out)
+    print(f"heat map: {out}", file=sys.stderr)
+
+
+def _follow(run: Run) -> None:
+    """Play a run of which another process writes and says everything."""
+    from protofed.results.progress import Progress
+    from protofed.runner import Interrupted
+
+    try:
+        run.play(None, Progress())
+    except (Interrupted, KeyboardInterrupt):
+        raise typer.Exit(130) from None
