@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from protofed.cli import runs, lists  # noqa: I001 - the order of the commands in --help
+from protofed.cli import runs, lists  # isort: skip  (the order of the commands in --help)
 from protofed.cli.common import app, speaks
 from protofed.errors import DivergedError, LostError, UserError
 
