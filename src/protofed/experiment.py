@@ -36,6 +36,13 @@ class Experiment:
     data_dir: str | None = _option(None, "Folder with the dataset's files, or with a folder named after the dataset.")
     public: str | None = _option(None, "Dataset of public, unlabelled images, for methods that need one.")
     train_size: int | None = _option(None, "Use only the first so many training images.")
+    image_size: int | None = _option(None, "Resize images to this side; photographs are 32 unless given.")
+    normalise: Literal["dataset", "imagenet"] = _option(
+        "dataset", "Whose mean and std pixels are normalised with: the dataset's own or ImageNet's."
+    )
+    augment: Literal["none", "crop", "crop-flip", "rethinkfl"] = _option(
+        "none", "Training images are cropped and mirrored at random; rethinkfl also takes ImageNet's mean and std."
+    )
     split: Literal["iid", "dirichlet", "ways", "domains", "quantity", "nid2"] = _option(
         "dirichlet", "How training data is divided among clients; `protofed split` shows it."
     )
@@ -46,6 +53,10 @@ class Experiment:
     half_width: int = _option(2, "Classes of a client vary by so many around --ways (ways).")
     shots: int = _option(100, "Mean number of samples of a class at a client (ways).")
     long_tail: float | None = _option(None, "Ratio rho of the largest to the smallest class; combines with any split.")
+    drift: Literal["none", "sudden", "gradual"] = _option(
+        "none", "What clients hold changes into what the same split gives with another seed."
+    )
+    drift_round: int | None = _option(None, "First round of what follows a sudden drift; the middle unless given.")
     val_fraction: float = _option(0.0, "Part of each client's training data held out for validation.")
     clients: int = _option(5, "Number of clients.")
     participation: float = _option(1.0, "Part of the clients that take part in a round.")
@@ -98,8 +109,11 @@ class Experiment:
             self._require(name, getattr(self, name) >= 0, "it must be 0 or more")
         self._require("participation", 0 < self.participation <= 1, "it must be above 0 and at most 1")
         self._require("val_fraction", 0 <= self.val_fraction < 1, "it must be at least 0 and below 1")
+        if self.drift_round is not None:
+            self._require("drift_round", 2 <= self.drift_round <= self.rounds, "from 2 to --rounds: one before it")
+            self._require("drift_round", self.drift == "sudden", "it is the round of --drift sudden")
         self._require("long_tail", self.long_tail is None or self.long_tail >= 1, "it must be 1 or more")
-        for name in ("width", "threads"):
+        for name in ("width", "threads", "image_size"):
             self._require(name, getattr(self, name) is None or getattr(self, name) >= 1, "it must be 1 or more")
         self._require("time_budget", self.time_budget is None or self.time_budget > 0, "it must be above 0 seconds")
 

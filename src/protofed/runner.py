@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from protofed.data import Federation, Split, federate, join, load
+from protofed.data.augmentation import IMAGENET
+from protofed.data.drift import Drift, gradual, sudden
 from protofed.engines import Engine, make_engine
 from protofed.engines.group import Group, group_clients
 from protofed.engines.ranks import ALONE, Ranks
@@ -25,7 +27,7 @@ from protofed.methods import build_method, parameters
 from protofed.methods.base import Clock, Method, PublicExchange
 from protofed.models import ModelSpec, parameter_count
 from protofed.profiling import profiled_round, section
-from protofed.randomness import generator
+from protofed.randomness import generator, key
 from protofed.results.folder import RunFolder, write_atomically
 from protofed.results.progress import Progress
 from protofed.results.result import Result, summarise
@@ -50,7 +52,8 @@ class Run:
         self.ranks = ranks
         _settle(experiment)
         self.method = method or build_method(experiment.method, experiment.params)
-        self.federation = federation or federation_of(experiment)
+        self.drift = drift_of(experiment) if federation is None else None
+        self.federation = federation or (self.drift.at(0) if self.drift else federation_of(experiment))
         self.device = _device(experiment.device, ranks)
         groups = group_clients(
             experiment, self.method, self.federation, models or experiment.model.split(","), self.device
@@ -94,6 +97,8 @@ class Run:
     def play_round(self) -> dict[str, Any]:
         """One round: local training, aggregation and, where it is due, evaluation."""
         began = time.perf_counter()
+        if self.drift:
+            self._drift(self.drift.at(len(self.history)))
         clients = len(self.federation.clients)
         who = participants(self.experiment, clients, len(self.history))
         clock = Clock(len(self.history), self.experiment.rounds, tuple(who), clients, self.experiment.seed)
@@ -117,6 +122,13 @@ class Run:
             self.evaluate(line)
         return line
 
+    def _drift(self, federation: Federation) -> None:
+        """What clients hold from now on."""
+        if federation is not self.federation:
+            self.federation = federation
+            self.engine.move(federation)
+            self.evaluator = Evaluator(self.engine)
+
     def evaluate(self, line: dict[str, Any]) -> None:
         """Say in a round's line how good the models are now."""
         began = time.perf_counter()
@@ -133,7 +145,8 @@ class Run:
         return max(self.ranks.exchange(time.perf_counter() - began))
 
     def _due(self, line: Mapping[str, Any]) -> bool:
-        return bool(line["round"] % self.experiment.eval_every == 0)
+        landmark = self.drift is not None and line["round"] - 1 in self.drift.landmarks.values()
+        return landmark or bool(line["round"] % self.experiment.eval_every == 0)
 
     def over(self) -> bool:
         """Whether all rounds are played or the time is used up."""
@@ -169,6 +182,13 @@ class Run:
             if self.method.keeps_previous or not self.method.shares(name)
         )
 
+    def _drifted(self) -> dict[str, dict[str, float]] | None:
+        """The accuracies before, at and after a drift, as far as the run has come."""
+        if self.drift is None:
+            return None
+        marks = self.drift.landmarks.items()
+        return {name: self.history[round]["accuracy"] for name, round in marks if round < len(self.history)}
+
     def result(self, folder: RunFolder | None) -> Result:
         """What came out so far."""
         experiment = self.experiment
@@ -192,6 +212,7 @@ class Run:
             seconds=sum(line["seconds"] for line in self.history),
             stopped="rounds" if len(self.history) >= experiment.rounds else "time budget",
             accuracy=accuracy,
+            drift=self._drifted(),
             folder=None if folder is None else str(folder.path),
         )
 
@@ -210,7 +231,7 @@ def public_images(experiment: Experiment, method: Method) -> torch.Tensor | None
     if experiment.public is None:
         raise UserError("--public", None, f"{method.name} needs a public dataset, such as digit-domains")
     folder = None if experiment.data_dir is None else Path(experiment.data_dir)
-    return load(experiment.public, folder).train.images[: method.public_images]
+    return load(experiment.public, folder, None, experiment.image_size).train.images[: method.public_images]
 
 
 def federation_of(experiment: Experiment) -> Federation:
@@ -232,9 +253,24 @@ def federation_of(experiment: Experiment) -> Federation:
     parts = []
     for number, name in enumerate(names):
         share = (experiment.clients + len(names) - 1 - number) // len(names)
-        dataset = load(name, folder, experiment.train_size)
+        dataset = load(name, folder, experiment.train_size, experiment.image_size)
+        if experiment.normalise == "imagenet" or experiment.augment == "rethinkfl":
+            dataset = dataset.normalised(*IMAGENET)
         parts.append(federate(dataset, split, share, experiment.seed, experiment.val_fraction))
     return parts[0] if len(parts) == 1 else join(parts)
+
+
+def drift_of(experiment: Experiment) -> Drift | None:
+    """What clients hold at first and in the end, if that differs."""
+    if experiment.drift == "none":
+        return None
+    rounds = experiment.rounds
+    if experiment.drift == "sudden":
+        shares = sudden(rounds, experiment.drift_round or rounds // 2 + 1)
+    else:
+        shares = gradual(rounds)
+    later = dataclasses.replace(experiment, seed=key(experiment.seed, "drift"))
+    return Drift(federation_of(experiment), federation_of(later), shares, experiment.seed)
 
 
 def _settle(experiment: Experiment) -> None:

@@ -174,7 +174,7 @@ def finish(play: Callable[[], Result | Comparison], shown: Any, folder: Path, as
 
 def show(outcome: Result | Comparison, folder: Path, as_json: bool) -> None:
     from protofed.comparison import Comparison
-    from protofed.results.table import comparison_table, console, result_table
+    from protofed.results.table import comparison_table, console, drift_table, result_table
 
     if as_json:
         print(outcome.to_json(), end="")
@@ -186,4 +186,6 @@ def show(outcome: Result | Comparison, folder: Path, as_json: bool) -> None:
         print(f"runs: {folder}")
     else:
         console().print(result_table(outcome))
+        if outcome.drift:
+            console().print(drift_table(outcome.drift))
         print(f"run folder: {folder}")

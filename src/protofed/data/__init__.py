@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.functional import interpolate
 
 from protofed.data.digit_domains import digit_domains
 from protofed.data.digits import digits
@@ -42,16 +43,35 @@ DATASETS: dict[str, tuple[Callable[[Path | None], Dataset], str]] = {
 }
 
 
-def load(name: str, data_dir: Path | None = None, train_size: int | None = None) -> Dataset:
-    """A dataset by name, with all or the first `train_size` of its training images."""
+def load(
+    name: str, data_dir: Path | None = None, train_size: int | None = None, image_size: int | None = None
+) -> Dataset:
+    """A dataset by name, with all or the first `train_size` of its training images, of their size or of another."""
     if name not in DATASETS:
         raise unknown("--dataset", name, DATASETS)
     dataset = DATASETS[name][0](data_dir)
+    if image_size is not None:
+        dataset = resized(dataset, image_size)
     if train_size is None:
         return dataset
     if not 1 <= train_size <= len(dataset.train):
         raise UserError("--train-size", train_size, f"{name} has 1 to {len(dataset.train)} training images")
     return replace(dataset, train=dataset.train.take(torch.arange(train_size)))
+
+
+def resized(dataset: Dataset, side: int) -> Dataset:
+    """The dataset with square images of another size."""
+    parts = {}
+    for name in ("train", "test"):
+        samples: Samples = getattr(dataset, name)
+        if samples.images.shape[-2:] == (side, side):
+            return dataset
+        chunks = [
+            interpolate(part.float(), (side, side), mode="bilinear", antialias=True).round().clamp(0, 255).byte()
+            for part in torch.split(samples.images, 1000)
+        ]
+        parts[name] = replace(samples, images=torch.cat(chunks))
+    return replace(dataset, **parts)
 
 
 def describe(data_dir: Path | None) -> list[dict[str, Any]]:

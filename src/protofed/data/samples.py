@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -66,6 +66,14 @@ class Dataset:
         """A dataset whose mean and std are those of its training images."""
         mean, std = pixel_statistics(train.images)
         return cls(name, train, test, tuple(classes), tuple(domains) or (name,), mean, std)
+
+
+    def normalised(self, mean: tuple[float, ...], std: tuple[float, ...]) -> Dataset:
+        """The same images, to be seen with a mean and std for each of three colours."""
+        channels = self.train.images.shape[1]
+        if channels != len(mean):
+            raise UserError("--normalise", "imagenet", f"it is for {len(mean)} colours; {self.name} has {channels}")
+        return replace(self, mean=mean, std=std)
 
 
 def pixel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

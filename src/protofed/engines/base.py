@@ -60,6 +60,12 @@ class Engine(ABC):
         self.groups = list(groups)
         self._check_groups()
 
+    def move(self, federation: Federation) -> None:
+        """Go on with other data of the same clients."""
+        self.federation = federation
+        for group in self.groups:
+            group.hold([federation.clients[member] for member in group.members])
+
     @abstractmethod
     def train(
         self, group: Group, rows: Sequence[int], turns: Turns, batches: Schedule

@@ -75,12 +75,8 @@ class Group:
         """`room` is how many bytes of the device's memory the clients' models may take."""
         self.members = tuple(members)
         self.module = module.to(device=device, dtype=dtype)
-        self.clients = tuple(clients)
         self.device, self.dtype = device, dtype
-        self.sizes = [len(client.train) for client in clients]
-        self.begins = [0, *accumulate(self.sizes)][:-1]
-        self.images = torch.cat([client.train.images for client in clients]).to(device)
-        self.labels = torch.cat([client.train.labels for client in clients]).to(device)
+        self.hold(clients)
         self.test = clients[0].pool
         mean, std = (
             torch.tensor(part, dtype=torch.float64).view(-1, 1, 1) for part in (clients[0].mean, clients[0].std)
@@ -90,6 +86,14 @@ class Group:
         """Each client's own model as it was last trained."""
         self.taken = torch.zeros(len(clients), dtype=torch.int64, device=device)
         """How many turns each client has had."""
+
+    def hold(self, clients: Sequence[Client]) -> None:
+        """Take in what the members have to train on from now on."""
+        self.clients = tuple(clients)
+        self.sizes = [len(client.train) for client in clients]
+        self.begins = [0, *accumulate(self.sizes)][:-1]
+        self.images = torch.cat([client.train.images for client in clients]).to(self.device)
+        self.labels = torch.cat([client.train.labels for client in clients]).to(self.device)
 
     def images_at_once(self, models: int) -> int:
         """How many images so many models may look at in one pass without gradients."""

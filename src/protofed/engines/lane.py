@@ -199,7 +199,7 @@ class Lane:
         index, keys = row[:, : kind.width], row[:, -1]
         real = index >= 0
         chosen = index if kind.full else index.clamp(min=0)
-        batch = Batch(self.engine.pixels(self.group, chosen), self.group.labels[chosen], real)
+        batch = Batch(self.engine.pixels(self.group, chosen, keys), self.group.labels[chosen], real)
         loss, features = self._loss(learner, batch, keys, kind)
         torch.autograd.backward(loss, torch.ones_like(loss))
         self.engine.clip(parameter.grad for parameter in learner.parameters.values())

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from protofed.data.augmentation import augmented
 from protofed.engines.base import Collected, Engine
 from protofed.engines.group import Group, State, Turns
 from protofed.engines.schedule import Losses, Schedule
@@ -64,7 +65,8 @@ class Sequential(Engine):
             for now in range(int(batches.each) * first, int(batches.each) * last):
                 chosen = batches.rows[0, now]
                 chosen = (chosen[chosen >= 0] + group.begins[row]).to(self.device)
-                batch = Batch(group.pixels(group.images[chosen]), group.labels[chosen], torch.ones_like(chosen).bool())
+                images = augmented(group.images[chosen], keys[now], self.experiment.augment)
+                batch = Batch(group.pixels(images), group.labels[chosen], torch.ones_like(chosen).bool())
                 with step(keys[now]):
                     loss = self.loss(model, batch, turn).mean()
                 optimiser.zero_grad()

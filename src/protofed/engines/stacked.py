@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils._pytree import tree_map
 
+from protofed.data.augmentation import augmented
+from protofed.data.federation import Federation
 from protofed.engines.base import Collected, Engine
 from protofed.engines.group import Group, State, Turns
 from protofed.engines.lane import Lane, Seen, for_all_clients, form, widened
@@ -62,6 +64,12 @@ class Stacked(Engine):
         self._looks: dict[int, Look] = {}
         self._recorded: dict[Hashable, Recording] = {}
         self.captures = self.device.type == "cuda"
+
+    def move(self, federation: Federation) -> None:
+        """Go on with other data of the same clients: what was recorded reads the old one."""
+        super().move(federation)
+        for kept in (self._kept, self._looks, self._recorded):
+            kept.clear()
 
     def train(
         self, group: Group, rows: Sequence[int], turns: Turns, batches: Schedule
@@ -144,15 +152,20 @@ class Stacked(Engine):
         why = str(error).splitlines()[0]
         warnings.warn(f"{what} cannot be captured ({why}); it runs uncaptured, slower", stacklevel=3)
 
-    def pixels(self, group: Group, chosen: Tensor) -> Tensor:
-        """What models see of the group's images `chosen`, [clients, B], in the layout that convolutions are fast in."""
+    def pixels(self, group: Group, chosen: Tensor, keys: Tensor | None = None) -> Tensor:
+        """What models see of the group's images `chosen`, [clients, B], in the layout that convolutions are fast in.
+
+        With the keys of a training step they are augmented.
+        """
+        images = group.images[chosen]
+        if keys is not None:
+            images = augmented(images, keys, self.experiment.augment)
         if len(chosen) == 1:  # one client: channels last
-            return group.pixels(group.images[chosen[0]].contiguous(memory_format=torch.channels_last)).unsqueeze(0)
+            return group.pixels(images[0].contiguous(memory_format=torch.channels_last)).unsqueeze(0)
         if self.device.type == "cuda":
-            return group.pixels(group.images[chosen])
+            return group.pixels(images)
         # Clients and channels side by side in memory: a grouped convolution on a CPU is 2 to 3 times as fast so.
-        rows = group.images.movedim(1, -1)[chosen.T]  # [B, clients, h, w, c]
-        return group.pixels(rows.permute(0, 2, 3, 1, 4).contiguous().permute(3, 0, 4, 1, 2))
+        return group.pixels(images.permute(1, 3, 4, 0, 2).contiguous().permute(3, 0, 4, 1, 2))
 
     def public_step(
         self, group: Group, states: State, x: Tensor, received: Broadcast, keys: Tensor, clock: Clock

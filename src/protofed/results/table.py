@@ -87,6 +87,16 @@ def result_table(result: Result) -> Table:
     return table
 
 
+def drift_table(drift: Mapping[str, Mapping[str, float]]) -> Table:
+    """Every accuracy before, at and after what clients hold changed."""
+    table = Table(title="drift: accuracy before, at and after", box=SIMPLE_HEAD)
+    for name in ("model/test/rule", *drift):
+        table.add_column(name, justify="left" if name == "model/test/rule" else "right")
+    for name in next(iter(drift.values())):
+        table.add_row(name, *(f"{found[name]:.2f}" for found in drift.values()))
+    return table
+
+
 def profile_table(report: Mapping[str, Any]) -> Table:
     """Where the time of a round went."""
     rounds, warm_up = report["rounds"], report["warm_up"]
