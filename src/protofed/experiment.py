@@ -57,12 +57,14 @@ class Experiment:
         "none", "What clients hold changes into what the same split gives with another seed."
     )
     drift_round: int | None = _option(None, "First round of what follows a sudden drift; the middle unless given.")
+    novel: int = _option(0, "The last so many classes are kept from training, for few-shot episodes after it.")
     val_fraction: float = _option(0.0, "Part of each client's training data held out for validation.")
     clients: int = _option(5, "Number of clients.")
     participation: float = _option(1.0, "Part of the clients that take part in a round.")
     model: str = _option(
         "mlp", "Model that `protofed models` lists, or path/to/file.py:Name; several, comma-separated, are dealt out."
     )
+    encoder: str | None = _option(None, "Frozen encoder (safetensors): models see its features instead of images.")
     rounds: int = _option(60, "Communication rounds.")
     epochs: int = _option(1, "Local epochs in a round.")
     batch_size: int = _option(32, "Local batch size.")
@@ -105,7 +107,7 @@ class Experiment:
             self._require(name, getattr(self, name) >= 1, "it must be 1 or more")
         for name in ("lr", "lr_decay", "alpha"):
             self._require(name, getattr(self, name) > 0, "it must be above 0")
-        for name in ("momentum", "weight_decay", "half_width", "seed"):
+        for name in ("momentum", "weight_decay", "half_width", "novel", "seed"):
             self._require(name, getattr(self, name) >= 0, "it must be 0 or more")
         self._require("participation", 0 < self.participation <= 1, "it must be above 0 and at most 1")
         self._require("val_fraction", 0 <= self.val_fraction < 1, "it must be at least 0 and below 1")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import pytest
 import torch
 
@@ -11,7 +13,7 @@ from protofed.experiment import Experiment
 from protofed.results.progress import Progress
 from protofed.runner import Run, drift_of
 
-TINY = {"dataset": "digits", "clients": 4, "alpha": 0.1, "rounds": 4, "model": "mlp", "train_size": 200}
+TINY: dict[str, Any] = {"dataset": "digits", "clients": 4, "alpha": 0.1, "rounds": 4, "model": "mlp", "train_size": 200}
 
 
 def test_shares() -> None:
@@ -47,9 +49,10 @@ def test_a_gradual_drift_takes_more_and_more_of_the_later_data() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sudden", "gradual"])
-def test_engines_agree_and_the_result_tells(kind: str) -> None:
+def test_engines_agree_and_the_result_tells(kind: Literal["sudden", "gradual"]) -> None:
     runs = []
-    for engine in ("sequential", "stacked"):
+    engines: tuple[Literal["sequential", "stacked"], ...] = ("sequential", "stacked")
+    for engine in engines:
         run = Run(Experiment(method="mp-fedcl", engine=engine, drift=kind, precision="float64", eval_every=9, **TINY))
         runs.append((run, run.play(None, Progress())))
     for name, tensor in runs[0][0].state().items():

@@ -61,17 +61,17 @@ def load(
 
 def resized(dataset: Dataset, side: int) -> Dataset:
     """The dataset with square images of another size."""
-    parts = {}
-    for name in ("train", "test"):
-        samples: Samples = getattr(dataset, name)
-        if samples.images.shape[-2:] == (side, side):
-            return dataset
-        chunks = [
-            interpolate(part.float(), (side, side), mode="bilinear", antialias=True).round().clamp(0, 255).byte()
-            for part in torch.split(samples.images, 1000)
-        ]
-        parts[name] = replace(samples, images=torch.cat(chunks))
-    return replace(dataset, **parts)
+    return replace(dataset, train=_resized(dataset.train, side), test=_resized(dataset.test, side))
+
+
+def _resized(samples: Samples, side: int) -> Samples:
+    if samples.images.shape[-2:] == (side, side):
+        return samples
+    chunks = [
+        interpolate(part.float(), (side, side), mode="bilinear", antialias=True).round().clamp(0, 255).byte()
+        for part in torch.split(samples.images, 1000)
+    ]
+    return replace(samples, images=torch.cat(chunks))
 
 
 def describe(data_dir: Path | None) -> list[dict[str, Any]]:

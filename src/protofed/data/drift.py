@@ -54,12 +54,16 @@ def _mixed(k: int, old: Client, new: Client, share: float, seed: int) -> Client:
     parts = [(old, 1 - share, "old"), (new, share, "new")]
     train = [client.train.take(_some(len(client.train), part, seed, "train", age, k)) for client, part, age in parts]
     own = [client.own[_some(len(client.own), part, seed, "own", age, k)] for client, part, age in parts]
-    return replace(old, train=_joined(train), own=torch.cat(own).unique())
+    return replace(old, train=_joined(train), own=_united(own))
 
 
 def _some(size: int, part: float, *address: int | str) -> Tensor:
     order = torch.randperm(size, generator=generator(*address))
     return order[: max(1, round(part * size))].sort().values
+
+
+def _united(rows: Sequence[Tensor]) -> Tensor:
+    return torch.tensor(sorted({row for part in rows for row in part.tolist()}))
 
 
 def _joined(parts: Sequence[Samples]) -> Samples:

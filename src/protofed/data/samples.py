@@ -67,7 +67,6 @@ class Dataset:
         mean, std = pixel_statistics(train.images)
         return cls(name, train, test, tuple(classes), tuple(domains) or (name,), mean, std)
 
-
     def normalised(self, mean: tuple[float, ...], std: tuple[float, ...]) -> Dataset:
         """The same images, to be seen with a mean and std for each of three colours."""
         channels = self.train.images.shape[1]
