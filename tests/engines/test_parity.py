@@ -76,6 +76,13 @@ def test_every_option_changes_the_run(variant: str) -> None:
         assert gap(played(variant, "stacked").state(), played(method, "stacked").state()) > 1e-5
 
 
+@pytest.mark.parametrize("how", ["crop", "rethinkfl"])
+def test_engines_see_the_same_augmented_images(how: str) -> None:
+    runs = [play("mp-fedcl", engine=engine, augment=how) for engine in ("sequential", "stacked")]
+    assert_same_run(runs[0], runs[1])
+    assert gap(own(runs[1]), own(played("mp-fedcl", "stacked"))) > 1e-5
+
+
 SINGLE_NUMBER = """
 from dataclasses import dataclass
 from typing import ClassVar
