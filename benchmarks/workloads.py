@@ -121,7 +121,7 @@ class Round(Workload):
             ]
             return Federation(tuple(members), tuple("0123456789")), f"random {'×'.join(map(str, self.shape))} images"
         dataset, data = mnist(setting.data_dir, e.train_size)
-        split = Split(e.split, e.alpha, e.min_size, e.balance, e.ways, e.half_width, e.shots)
+        split = Split(e.split, e.alpha, e.min_size, e.balance, e.ways, e.half_width, e.shots, e.test_shots)
         most = MNIST_WAYS if e.split == "ways" else e.clients
         parts = [
             federate(dataset, split, min(most, e.clients - first), e.seed + first, 0.0)

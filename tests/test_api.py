@@ -101,7 +101,7 @@ def test_a_federation_of_ones_own_is_learnt() -> None:
 
 def test_a_federation_made_from_a_dataset_gives_the_same_run() -> None:
     named = protofed.run("local", model="cnn", split="iid", seed=3, **SMALL)
-    split = Split("iid", alpha=0.1, min_size=10, balance=True, ways=3, half_width=2, shots=100)
+    split = Split("iid", alpha=0.1, min_size=10, balance=True, ways=3, half_width=2, shots=100, test_shots=40)
     federation = federate(load("digits", train_size=150), split, 3, 3, 0.0)
     made = protofed.run("local", model="cnn", federation=federation, seed=3, rounds=2, device="cpu")
     assert made.accuracy == named.accuracy

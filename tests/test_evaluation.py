@@ -34,7 +34,7 @@ def two_domains() -> Federation:
 
     names = [str(c) for c in range(CLASSES)]
     dataset = Dataset.of("two", part(data.train, 180), part(data.test, 120), names, ["plain", "negative"])
-    split = Split("domains", alpha=0.5, min_size=5, balance=True, ways=2, half_width=0, shots=10)
+    split = Split("domains", alpha=0.5, min_size=5, balance=True, ways=2, half_width=0, shots=10, test_shots=40)
     clients = federate(dataset, split, 4, 0, 0.25).clients
     # Take classes away from some, so that they differ in what they own.
     fewer = []

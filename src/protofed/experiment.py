@@ -43,7 +43,7 @@ class Experiment:
     augment: Literal["none", "crop", "crop-flip", "rethinkfl"] = _option(
         "none", "Training images are cropped and mirrored at random; rethinkfl also takes ImageNet's mean and std."
     )
-    split: Literal["iid", "dirichlet", "ways", "domains", "quantity", "nid2"] = _option(
+    split: Literal["iid", "dirichlet", "nid1", "ways", "ways-packed", "domains", "quantity", "nid2"] = _option(
         "dirichlet", "How training data is divided among clients; `protofed split` shows it."
     )
     alpha: float = _option(0.1, "Concentration of the Dirichlet draws (dirichlet, quantity): small is unequal.")
@@ -52,6 +52,7 @@ class Experiment:
     ways: int = _option(3, "Mean number of classes of a client (ways).")
     half_width: int = _option(2, "Classes of a client vary by so many around --ways (ways).")
     shots: int = _option(100, "Mean number of samples of a class at a client (ways).")
+    test_shots: int = _option(40, "Images of each of its classes in a client's own test set (ways).")
     long_tail: float | None = _option(None, "Ratio rho of the largest to the smallest class; combines with any split.")
     drift: Literal["none", "sudden", "gradual"] = _option(
         "none", "What clients hold changes into what the same split gives with another seed."
@@ -103,6 +104,7 @@ class Experiment:
             "min_size",
             "ways",
             "shots",
+            "test_shots",
         ):
             self._require(name, getattr(self, name) >= 1, "it must be 1 or more")
         for name in ("lr", "lr_decay", "alpha"):

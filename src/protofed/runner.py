@@ -245,6 +245,7 @@ def federation_of(experiment: Experiment) -> Federation:
         ways=experiment.ways,
         half_width=experiment.half_width,
         shots=experiment.shots,
+        test_shots=experiment.test_shots,
         rho=experiment.long_tail,
     )
     if experiment.clients < len(names):

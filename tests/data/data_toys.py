@@ -10,7 +10,7 @@ import torch
 
 from protofed.data import Dataset, Samples, Split
 
-PLAIN = Split("iid", alpha=0.5, min_size=1, balance=True, ways=3, half_width=2, shots=10)
+PLAIN = Split("iid", alpha=0.5, min_size=1, balance=True, ways=3, half_width=2, shots=10, test_shots=40)
 
 
 def samples(labels: Sequence[int], domains: Sequence[int] | None = None) -> Samples:

@@ -129,6 +129,36 @@ def test_ways_is_fedprotos_rule(n: int, s: int, class_range: tuple[int, int], k_
     assert (min(seen_k), max(seen_k)) == k_range
 
 
+def test_packed_ways_take_what_is_left() -> None:
+    labels = [0] * 25 + [1] * 60 + [2] * 9 + [3] * 60 + [4] * 60
+    dataset = Dataset.of("uneven", samples(labels), toy(1, classes=5).test, [str(c) for c in range(5)])
+    by_class = [[row for row, label in enumerate(labels) if label == c] for c in range(5)]
+    parts = cut(dataset, split("ways-packed", ways=2, half_width=0, shots=10), 5, 0)
+    rows = torch.cat(parts).tolist()
+    assert len(rows) == len(set(rows)) == 5 * 2 * 10
+    taken = [0] * 5
+    for part in parts:
+        held = sorted({labels[row] for row in part.tolist()})
+        assert len(held) == 2
+        assert 2 not in held  # nine images are too few
+        assert part.tolist() == [row for c in held for row in by_class[c][taken[c] : taken[c] + 10]]
+        for c in held:
+            taken[c] += 10
+    with pytest.raises(UserError, match="--shots"):
+        cut(dataset, split("ways-packed", ways=3, half_width=0, shots=10), 10, 0)
+
+
+def test_nid1_has_equal_sizes_and_unequal_labels() -> None:
+    dataset = toy(100)
+    counts = table(dataset, cut(dataset, split("nid1", alpha=0.05), 10, 0))
+    assert counts.sum(1).tolist() == [100] * 10
+    assert counts.sum(0).tolist() == [100] * 10
+    assert (counts.max(1).values > 40).sum() > 5
+    uneven = cut(dataset, split("dirichlet", alpha=0.05, min_size=50), 10, 0)
+    together = torch.cat(cut(dataset, split("nid1", alpha=0.05), 10, 0))
+    assert torch.equal(together, torch.cat(uneven))  # the same images in the same order, cut elsewhere
+
+
 def test_domains_gives_each_client_one_domain() -> None:
     dataset = toy(30, domains=3)
     parts = cut(dataset, split("domains"), 7, 0)

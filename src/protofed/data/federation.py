@@ -77,8 +77,8 @@ def federate(dataset: Dataset, split: Split, clients: int, seed: int, val_fracti
     members = []
     for k, rows in enumerate(parts):
         everything = dataset.train.take(rows)
-        if split.name == "ways":
-            own = _own_slice(everything, dataset.test, k)
+        if split.name in ("ways", "ways-packed"):
+            own = _own_slice(everything, dataset.test, k, split.test_shots)
         else:
             held = torch.bincount(_cells(everything, dataset), minlength=number)
             own = _own(held, pool, scale, generator(seed, "own-test", k))
@@ -100,13 +100,13 @@ def _own(held: Tensor, pool: list[Tensor], scale: float, rng: torch.Generator) -
     return draw(pool, quota, rng).sort().values
 
 
-def _own_slice(data: Samples, pool: Samples, k: int) -> Tensor:
-    """FedProto's test set: 40 images of each of the client's classes from offset 40 k, wrapping around."""
+def _own_slice(data: Samples, pool: Samples, k: int, shots: int) -> Tensor:
+    """FedProto's test set: so many images of each of the client's classes, from offset k · shots, wrapping around."""
     near = torch.isin(pool.domains, data.domains)
     rows = []
     for label in data.labels.bincount().nonzero().flatten():
         found = (near & (pool.labels == label)).nonzero().flatten()
-        rows.append(found.roll(-40 * k)[:40])
+        rows.append(found.roll(-shots * k)[:shots])
     return torch.cat(rows)
 
 

@@ -29,6 +29,7 @@ class Split:
     ways: int  # ways: classes per client, give or take half_width
     half_width: int
     shots: int  # ways: images per class, give or take half_width
+    test_shots: int  # ways: images of each of its classes in a client's own test set
     rho: float | None = None  # any split: long tail first, the first class this many times the last; None: off
 
 
@@ -86,8 +87,63 @@ def _dirichlet_counts(
     return counts
 
 
+def nid1(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor]:
+    """FedSC's NID1 as its code has it: a balanced Dirichlet split, laid end to end and cut into equal parts."""
+    half = len(dataset.train) // clients // 2
+    uneven = dirichlet(dataset, replace(split, balance=True, min_size=max(1, half)), clients, seed)
+    return list(torch.cat(uneven).tensor_split(clients))
+
+
 def ways(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor]:
     """FedProto's n-way k-shot: some classes per client, k consecutive images of each."""
+    classes = len(dataset.classes)
+    least, most = _shots(dataset, split)
+    stride = split.shots + 10
+    totals = torch.bincount(dataset.train.labels, minlength=classes)
+    if stride * (clients - 1) + most > totals.min():
+        raise UserError(
+            "--shots",
+            split.shots,
+            f"{clients} clients need {stride * (clients - 1) + most} images of every class and the smallest class "
+            f"has {int(totals.min())}: lower --shots or --clients, or take --split ways-packed",
+        )
+    order = dataset.train.labels.argsort(stable=True)
+    first = totals.cumsum(0) - totals
+    parts = []
+    for i in range(clients):
+        rng = generator(seed, "split", "ways", i)
+        number, k = _draw_ways(split, classes, least, most, rng)
+        chosen = torch.randperm(classes, generator=rng)[:number].sort().values
+        parts.append(order[(first[chosen] + stride * i).unsqueeze(1) + torch.arange(k)].flatten())
+    return parts
+
+
+def ways_packed(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor]:
+    """The same where classes are small or of unequal size: a client draws among those with k images left."""
+    classes = len(dataset.classes)
+    least, most = _shots(dataset, split)
+    left = group(dataset.train.labels, classes)
+    parts = []
+    for i in range(clients):
+        rng = generator(seed, "split", "ways", i)
+        number, k = _draw_ways(split, classes, least, most, rng)
+        open_classes = torch.tensor([len(rows) >= k for rows in left]).nonzero().flatten()
+        if len(open_classes) < number:
+            raise UserError(
+                "--shots",
+                split.shots,
+                f"only {len(open_classes)} classes have {k} images left for client {i}, which needs {number}: "
+                "lower --shots, --ways or --clients",
+            )
+        chosen = open_classes[torch.randperm(len(open_classes), generator=rng)[:number]].sort().values.tolist()
+        parts.append(torch.cat([left[c][:k] for c in chosen]))
+        for c in chosen:
+            left[c] = left[c][k:]
+    return parts
+
+
+def _shots(dataset: Dataset, split: Split) -> tuple[int, int]:
+    """The least and the largest number of images of a class at a client."""
     n, s, shots, classes = split.ways, split.half_width, split.shots, len(dataset.classes)
     if not 2 <= n < classes:
         raise UserError("--ways", n, f"must be from 2 to {classes - 1}, one less than the classes of {dataset.name}")
@@ -96,26 +152,13 @@ def ways(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor
     if not 0 <= s <= min(12, shots):
         raise UserError("--half-width", s, "must be from 0 to 12 (more would make clients overlap) and at most --shots")
     least = min(shots, shots - s + 1)
-    most = max(least, shots + s - 2)  # FedProto's range for MNIST; without the max it is empty for s = 1
-    stride = shots + 10
-    totals = torch.bincount(dataset.train.labels, minlength=classes)
-    if stride * (clients - 1) + most > totals.min():
-        raise UserError(
-            "--shots",
-            shots,
-            f"{clients} clients need {stride * (clients - 1) + most} images of every class and the smallest class "
-            f"has {int(totals.min())}: lower --shots or --clients",
-        )
-    order = dataset.train.labels.argsort(stable=True)
-    first = totals.cumsum(0) - totals
-    parts = []
-    for i in range(clients):
-        rng = generator(seed, "split", "ways", i)
-        number = _uniform(max(2, n - s), min(classes - 1, n + s), rng)
-        k = _uniform(least, most, rng)
-        chosen = torch.randperm(classes, generator=rng)[:number].sort().values
-        parts.append(order[(first[chosen] + stride * i).unsqueeze(1) + torch.arange(k)].flatten())
-    return parts
+    return least, max(least, shots + s - 2)  # FedProto's range for MNIST; without the max it is empty for s = 1
+
+
+def _draw_ways(split: Split, classes: int, least: int, most: int, rng: torch.Generator) -> tuple[int, int]:
+    """A client's number of classes, and of images of each."""
+    number = _uniform(max(2, split.ways - split.half_width), min(classes - 1, split.ways + split.half_width), rng)
+    return number, _uniform(least, most, rng)
 
 
 def domains(dataset: Dataset, _: Split, clients: int, seed: int) -> list[Tensor]:
@@ -175,7 +218,9 @@ def long_tail(labels: Tensor, classes: int, rho: float, seed: int) -> Tensor:
 SPLITS: dict[str, Callable[[Dataset, Split, int, int], list[Tensor]]] = {
     "iid": iid,
     "dirichlet": dirichlet,
+    "nid1": nid1,
     "ways": ways,
+    "ways-packed": ways_packed,
     "domains": domains,
     "quantity": quantity,
     "nid2": nid2,
