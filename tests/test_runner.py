@@ -104,6 +104,19 @@ def test_ctrl_c_tests_the_last_round_and_the_resumed_run_is_the_uninterrupted_on
     assert result_of(tmp_path / "cut") == result_of(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("kind", ["sudden", "gradual"])
+def test_a_drift_goes_on_where_it_was(tmp_path: Path, kind: str) -> None:
+    plan = experiment(drift=kind, rounds=4)
+    Run(plan).play(RunFolder.create(tmp_path / "whole", plan), Progress())
+    with pytest.raises(Interrupted, match="round 3 of 4"):
+        Run(plan).play(RunFolder.create(tmp_path / "cut", plan), CtrlC(2))
+    again, folder = Run(plan), RunFolder.open(tmp_path / "cut")
+    again.restore(folder)
+    again.play(folder, Progress())
+    assert result_of(tmp_path / "cut") == result_of(tmp_path / "whole")
+    assert "drift" in result_of(tmp_path / "whole")
+
+
 def test_progress_copes_with_rounds_that_are_not_tested(capsys: pytest.CaptureFixture[str]) -> None:
     Run(experiment(eval_every=2, rounds=3)).play(None, Lines())
     said = [line for line in capsys.readouterr().err.splitlines() if ": round" in line]
