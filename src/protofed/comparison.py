@@ -7,7 +7,7 @@ import dataclasses
 import io
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from protofed.methods import build_method, method_class, parameters
 from protofed.results.folder import make_folder, write_atomically
 from protofed.results.progress import Progress
 from protofed.results.result import Result
-from protofed.workers import at_once, cores, play_all
+from protofed.workers import Task, at_once, cores, play_all, run_name
 
 SEEDS = 3
 """How many seeds a comparison has unless told otherwise: what a spread needs at least."""
@@ -138,8 +138,9 @@ def plan(methods: Sequence[str], seeds: int, experiment: Experiment) -> list[Exp
 
 def compare(runs: Sequence[Experiment], folder: Path | None, progress: Progress, jobs: int | None = None) -> Comparison:
     """Play every run, several at once; those that a folder already holds are taken from it or continued."""
-    results = play_all(runs, folder, progress, jobs)
-    comparison = Comparison(results, _rows(results), None if folder is None else str(folder))
+    tasks = [Task(run, None if folder is None else folder / run_name(run)) for run in runs]
+    results = play_all(tasks, progress, jobs)
+    comparison = Comparison(results, rows_of(results), None if folder is None else str(folder))
     if folder is not None:
         write_atomically(folder / "compare.json", comparison.to_json())
         write_atomically(folder / "compare.csv", comparison.to_csv())
@@ -148,13 +149,18 @@ def compare(runs: Sequence[Experiment], folder: Path | None, progress: Progress,
 
 def create_folder(path: Path, methods: Sequence[str], seeds: int, jobs: int | None, experiment: Experiment) -> Path:
     """A new folder for a comparison, with what is needed to run or resume it."""
+    return make_folder(path, "compare.yaml", config_text(methods, seeds, jobs, experiment))
+
+
+def config_text(methods: Sequence[str], seeds: int, jobs: int | None, experiment: Experiment, **more: Any) -> str:
+    """The YAML that `read_config` reads back."""
     values = dataclasses.asdict(experiment)
     del values["method"]
-    config = {"methods": list(methods), "seeds": seeds, "jobs": jobs, **values}
-    return make_folder(path, "compare.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+    config = {**more, "methods": list(methods), "seeds": seeds, "jobs": jobs, **values}
+    return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
 
 
-def read_config(path: Path) -> tuple[list[str], int, int | None, Mapping[str, Any]]:
+def read_config(path: Path) -> tuple[list[str], int, int | None, dict[str, Any]]:
     """Methods, seeds, jobs and the common experiment of a comparison's YAML file."""
     values = read_yaml(path)
     methods = check_type("methods", values.pop("methods", []), list)
@@ -163,7 +169,8 @@ def read_config(path: Path) -> tuple[list[str], int, int | None, Mapping[str, An
     return [str(name) for name in methods], seeds, jobs, values
 
 
-def _rows(results: Sequence[Result]) -> list[Row]:
+def rows_of(results: Sequence[Result]) -> list[Row]:
+    """A row for each method that the runs are of."""
     by_method: dict[str, list[Result]] = {}
     for result in results:
         by_method.setdefault(result.method, []).append(result)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -24,7 +25,7 @@ from protofed.errors import DivergedError, UserError
 from protofed.experiment import Experiment
 from protofed.methods import method_class
 from protofed.results.folder import RunFolder
-from protofed.results.progress import Progress, Relay, Standing
+from protofed.results.progress import Progress, Relay, Standing, label
 from protofed.results.result import Result
 from protofed.runner import Interrupted, Run
 
@@ -37,7 +38,20 @@ ON_A_GPU = 4
 GPU_MEMORY = 12 * 2**30
 """Bytes of a GPU that each of them should have."""
 
-Play = Callable[[Experiment], Result]
+
+class Task(NamedTuple):
+    """A run, its folder, and what tells it from others of its method and seed."""
+
+    experiment: Experiment
+    folder: Path | None = None
+    setting: str = ""
+
+    def named(self, standing: Standing) -> Standing:
+        """How far it is, with its full name."""
+        return replace(standing, setting=self.setting)
+
+
+Play = Callable[[Task], Result]
 
 
 class WorkerDied(RuntimeError):
@@ -66,18 +80,20 @@ def at_once(jobs: int | None, experiment: Experiment, runs: int) -> int:
     return max(1, min(cores() // (experiment.threads or 1), runs))
 
 
-def play_all(
-    runs: Sequence[Experiment], folder: Path | None, progress: Progress, jobs: int | None = None
-) -> list[Result]:
-    """The result of every run, in the order of the runs; those that a folder already holds are taken or continued."""
-    return Team(runs, folder, progress).play(at_once(jobs, runs[0], len(runs)))
+def play_all(tasks: Sequence[Task], progress: Progress, jobs: int | None = None) -> list[Result]:
+    """The result of every run, in their order; those that have a folder already are taken from it or continued."""
+    return Team(tasks, progress).play(at_once(jobs, tasks[0].experiment, len(tasks)))
 
 
-def prepare(experiment: Experiment, folder: Path | None) -> Callable[[Progress], Result]:
+def run_name(experiment: Experiment) -> str:
+    """What a run's folder is called among others."""
+    return f"{method_class(experiment.method).name}-seed{experiment.seed}"
+
+
+def prepare(experiment: Experiment, path: Path | None) -> Callable[[Progress], Result]:
     """What plays a run: from its beginning, from where its folder stands, or not at all if that is complete."""
-    if folder is None:
+    if path is None:
         return partial(Run(experiment).play, None)
-    path = folder / f"{method_class(experiment.method).name}-seed{experiment.seed}"
     if (path / "result.json").exists():
         result = Result.read(path)
         return lambda _: result
@@ -93,10 +109,9 @@ def prepare(experiment: Experiment, folder: Path | None) -> Callable[[Progress],
 class Team:
     """This process and its workers; each takes the next run when it has played one."""
 
-    def __init__(self, runs: Sequence[Experiment], folder: Path | None, progress: Progress) -> None:
-        self.folder = folder
+    def __init__(self, tasks: Sequence[Task], progress: Progress) -> None:
         self.progress = progress
-        self.waiting = deque(enumerate(runs))
+        self.waiting = deque(enumerate(tasks))
         self.results: dict[int, Result] = {}
         self.workers: list[Worker] = []
         self.attendants: list[Future[None]] = []
@@ -124,19 +139,19 @@ class Team:
     def _take_runs(self, play: Play) -> None:
         while True:
             try:
-                number, experiment = self.waiting.popleft()
+                number, task = self.waiting.popleft()
             except IndexError:
                 self.decided.set()
                 return
-            result = play(experiment)
+            result = play(task)
             with self.lock:
                 self.results[number] = result
-                self.progress.finish(result)
+                self.progress.finish(result, task.setting)
 
-    def _play_here(self, experiment: Experiment) -> Result:
-        play = prepare(experiment, self.folder)
+    def _play_here(self, task: Task) -> Result:
+        play = prepare(task.experiment, task.folder)
         try:
-            return play(Relay(self._tell_and_check))
+            return play(Relay(lambda standing: self._tell_and_check(task.named(standing))))
         except KeyboardInterrupt:  # a second Ctrl-C, or the first one where there is no folder to go on from
             self._end(signal.SIGKILL)
             raise
@@ -152,7 +167,7 @@ class Team:
         with worker.process:
             try:
                 worker.begin()
-                self._take_runs(lambda experiment: worker.play(experiment, self.folder, self._tell))
+                self._take_runs(lambda task: worker.play(task, self._tell))
             except WorkerDied:
                 if worker.ready or self.waiting:  # otherwise it was ended because it came too late
                     raise
@@ -204,15 +219,16 @@ class Worker:
         self._receive("a worker process")
         self.ready = True
 
-    def play(self, experiment: Experiment, folder: Path | None, tell: Callable[[Standing], None]) -> Result:
+    def play(self, task: Task, tell: Callable[[Standing], None]) -> Result:
         """Have it play a run; what goes wrong there is raised here."""
-        name = f"the process of {method_class(experiment.method).name} seed {experiment.seed}"
+        experiment = task.experiment
+        name = f"the process of {label(method_class(experiment.method).name, experiment.seed, task.setting)}"
         with suppress(BrokenPipeError):  # it died; the next line says so
-            _send((experiment, folder), self.process.stdin)
+            _send((experiment, task.folder), self.process.stdin)
         while True:
             match self._receive(name):
                 case Standing() as standing:
-                    tell(standing)
+                    tell(task.named(standing))
                 case Failure(kind, text):
                     raise kind.__new__(kind, text)  # past its __init__, which would phrase the text anew
                 case Result() as result:
@@ -240,9 +256,9 @@ def serve() -> None:
             _send(_play(*tasks.get(), Relay(lambda standing: _send(standing, reports))), reports)
 
 
-def _play(experiment: Experiment, folder: Path | None, progress: Progress) -> Result | Failure:
+def _play(experiment: Experiment, path: Path | None, progress: Progress) -> Result | Failure:
     try:
-        return prepare(experiment, folder)(progress)
+        return prepare(experiment, path)(progress)
     except (Interrupted, UserError, DivergedError) as error:
         return Failure(type(error), str(error))
     except Exception:

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from protofed.runner import Run
 
 
+def label(method: str, seed: int, setting: str = "") -> str:
+    """A run's name among several."""
+    return f"{method} seed {seed}{setting and f', {setting}'}"
+
+
 @dataclass(frozen=True)
 class Standing:
     """How far a run is, in plain values that can come from another process."""
@@ -26,6 +31,7 @@ class Standing:
     loss: float | None = None  # of the round that is just over; none when a run starts or goes on
     score: str = ""
     seconds_left: float = 0.0
+    setting: str = ""  # what is varied, in a sweep
 
     @classmethod
     def of(cls, run: Run, line: dict[str, Any] | None = None) -> Standing:
@@ -39,7 +45,7 @@ class Standing:
     @property
     def label(self) -> str:
         """Its name among several."""
-        return f"{self.method} seed {self.seed}"
+        return label(self.method, self.seed, self.setting)
 
 
 class Progress:
@@ -56,7 +62,7 @@ class Progress:
     def tell(self, standing: Standing) -> None:
         """A run starts, goes on or has played a round; of several runs, perhaps in another process."""
 
-    def finish(self, result: Result) -> None:
+    def finish(self, result: Result, setting: str = "") -> None:
         """One of several runs is over, or was already."""
 
     def end(self) -> None:
@@ -83,24 +89,24 @@ class Lines(Progress):
 
     def tell(self, standing: Standing) -> None:
         """What is run by which engine; then, of a single run, every round."""
-        label = self._numbered(standing.label)
+        name = self._numbered(standing.label)
         if standing.loss is None:
-            _say(f"{label}: {standing.rounds} rounds, {standing.engine}")
+            _say(f"{name}: {standing.rounds} rounds, {standing.engine}")
         elif self.runs == 1:
             left = f"{standing.seconds_left:.0f} s left" if standing.seconds_left else ""
             parts = (f"round {standing.done}/{standing.rounds}", standing.score, f"loss {standing.loss:.3f}", left)
-            _say(f"{label}: {'  '.join(part for part in parts if part)}")
+            _say(f"{name}: {'  '.join(part for part in parts if part)}")
 
-    def finish(self, result: Result) -> None:
+    def finish(self, result: Result, setting: str = "") -> None:
         """What the run came to."""
-        label = self._numbered(f"{result.method} seed {result.seed}")
+        name = self._numbered(label(result.method, result.seed, setting))
         score = f"{result.score} {result.accuracy[result.score].last:.1f} %"
-        _say(f"{label}: {score} after {result.rounds} rounds")
+        _say(f"{name}: {score} after {result.rounds} rounds")
 
-    def _numbered(self, label: str) -> str:
+    def _numbered(self, name: str) -> str:
         """Runs are numbered as they begin."""
-        number = self.numbers.setdefault(label, len(self.numbers) + 1)
-        return f"[{number}/{self.runs}] {label}" if self.runs > 1 else label
+        number = self.numbers.setdefault(name, len(self.numbers) + 1)
+        return f"[{number}/{self.runs}] {name}" if self.runs > 1 else name
 
 
 class Bar(Progress):
@@ -138,9 +144,9 @@ class Bar(Progress):
         self.running[standing.label] = task, standing.done / standing.rounds
         self._show_total()
 
-    def finish(self, result: Result) -> None:
+    def finish(self, result: Result, setting: str = "") -> None:
         """One bar less, one run more."""
-        task, _ = self.running.pop(f"{result.method} seed {result.seed}", (None, 0.0))
+        task, _ = self.running.pop(label(result.method, result.seed, setting), (None, 0.0))
         if task is not None:
             self.bar.remove_task(task)
         self.finished += 1
