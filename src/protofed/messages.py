@@ -103,6 +103,12 @@ class Upload(Message):
         known = {row: one._size(row) for row in set(each)}
         return [known[row] for row in each]
 
+    def scalars(self) -> dict[str, int]:
+        """How many numbers all clients send, of weights and of prototypes: what papers count."""
+        weights = sum(tensor.numel() for tensor in self.weights.values() if tensor.is_floating_point())
+        sets = self.prototypes.values()
+        return {"weights": weights, "prototypes": sum(int(one.filled.sum()) * one.vectors.shape[-1] for one in sets)}
+
     def reorder(self, order: Tensor) -> Upload:
         """The same uploads with their clients in another order."""
         return Upload(

@@ -115,6 +115,7 @@ class Run:
             "participants": who,
             "bytes_up": sum(uploads.sizes()) + self.engine.exchanged[0],
             "bytes_down": sum(sizes[id(message)] for message in messages) + self.engine.exchanged[1],
+            "scalars_up": uploads.scalars(),
             **_not_evaluated(),
         }
         self.history.append(line)
