@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from protofed.api import compare, run
+    from protofed.api import compare, run, sweep
     from protofed.data.federation import Client, Federation
     from protofed.data.samples import Samples
     from protofed.experiment import Experiment
 
-__all__ = ["Client", "Experiment", "Federation", "Samples", "__version__", "compare", "run"]
+__all__ = ["Client", "Experiment", "Federation", "Samples", "__version__", "compare", "run", "sweep"]
 
 _WHERE = {
     "compare": "api",
     "run": "api",
+    "sweep": "api",
     "Client": "data.federation",
     "Federation": "data.federation",
     "Samples": "data.samples",

@@ -1,12 +1,12 @@
-"""The Python interface: `protofed.run(...)` and `protofed.compare(...)`."""
+"""The Python interface: `protofed.run(...)`, `protofed.compare(...)` and `protofed.sweep(...)`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from protofed import comparison
+from protofed import comparison, sweeps
 from protofed.comparison import Comparison
 from protofed.data.federation import Federation
 from protofed.errors import UserError
@@ -17,6 +17,7 @@ from protofed.results.folder import RunFolder
 from protofed.results.progress import Progress
 from protofed.results.result import Result
 from protofed.runner import Run
+from protofed.sweeps import Sweep
 
 
 def run(
@@ -78,3 +79,24 @@ def compare(
         Run(first)  # wrong input must not leave a folder behind
     folder = None if out is None else comparison.create_folder(Path(out), methods, seeds, jobs, experiment)
     return comparison.compare(runs, folder, progress or Progress(), jobs)
+
+
+def sweep(
+    grid: Mapping[str, Sequence[Any]],
+    methods: Sequence[str] = (Experiment.method,),
+    seeds: int = comparison.SEEDS,
+    *,
+    score: str | None = None,
+    jobs: int | None = None,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Sweep:
+    """Run every combination of values, such as {"alpha": [0.1, 1], "k": [1, 2, 4]}, with several methods and seeds.
+
+    Names are fields of `Experiment`, which `options` are too, or parameters of the methods. `score` is the accuracy
+    that counts, such as "own/all/nearest"; unless given, the one that each method's paper reports.
+    """
+    planned = sweeps.plan(grid, methods, seeds, jobs, score, Experiment.from_mapping(options))
+    folder = None if out is None else sweeps.create_folder(Path(out), planned)
+    return sweeps.sweep(planned, folder, progress or Progress())

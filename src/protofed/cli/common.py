@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from protofed.comparison import Comparison
     from protofed.results.result import Result
 
+    from protofed.sweeps import Sweep
 app = typer.Typer(
     name="protofed",
     help="Federated prototype learning.",
@@ -156,7 +157,7 @@ def speaks() -> bool:
     return not (several and rank.isdecimal() and int(rank) > 0)
 
 
-def finish(play: Callable[[], Result | Comparison], shown: Any, folder: Path, as_json: bool) -> None:
+def finish(play: Callable[[], Result | Comparison | Sweep], shown: Any, folder: Path, as_json: bool) -> None:
     """Play, then show; Ctrl-C, or the end of another process, says how to go on."""
     from protofed.runner import Interrupted
     from protofed.workers import WorkerDied
@@ -172,15 +173,16 @@ def finish(play: Callable[[], Result | Comparison], shown: Any, folder: Path, as
     show(outcome, folder, as_json)
 
 
-def show(outcome: Result | Comparison, folder: Path, as_json: bool) -> None:
+def show(outcome: Result | Comparison | Sweep, folder: Path, as_json: bool) -> None:
     from protofed.comparison import Comparison
-    from protofed.results.table import comparison_table, console, drift_table, result_table
+    from protofed.results.table import comparison_table, console, drift_table, result_table, sweep_table
+    from protofed.sweeps import Sweep
 
     if as_json:
         print(outcome.to_json(), end="")
         return
-    if isinstance(outcome, Comparison):
-        console().print(comparison_table(outcome))
+    if isinstance(outcome, Comparison | Sweep):
+        console().print(comparison_table(outcome) if isinstance(outcome, Comparison) else sweep_table(outcome))
         for note in outcome.notes():
             print(f"note: {note}")
         print(f"runs: {folder}")

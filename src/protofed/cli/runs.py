@@ -113,12 +113,13 @@ def compare_command(
 
 @app.command("resume")
 def resume_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's or a comparison's folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, a comparison or a sweep.")],
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Continue a run or a comparison from its last checkpoint."""
+    """Continue a run, a comparison or a sweep from its last checkpoint."""
     from protofed import comparison
+    from protofed.cli.sweep import resume_sweep  # here, so that commands keep their order
     from protofed.engines.ranks import join
     from protofed.results.folder import RunFolder
     from protofed.results.progress import progress
@@ -131,6 +132,9 @@ def resume_command(
         runs = comparison.plan(names, number, Experiment.from_mapping(base))
         shown = progress(quiet, len(runs))
         finish(lambda: comparison.compare(runs, folder, shown, jobs), shown, folder, as_json)
+        return
+    if (folder / "sweep.yaml").is_file():
+        resume_sweep(folder, quiet, as_json)
         return
     opened = RunFolder.open(folder)
     if opened.result.exists():

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from protofed.comparison import Comparison, Spread
     from protofed.data.federation import Federation
     from protofed.results.result import Result
+    from protofed.sweeps import Sweep
 
 COLUMNS = (
     "own/own/head",
@@ -66,6 +67,34 @@ def comparison_table(comparison: Comparison) -> Table:
         table.add_column(title, justify="right" if number else "left", overflow="fold")
     for line in lines[1:]:
         table.add_row(*line)
+    return table
+
+
+def sweep_table(sweep: Sweep) -> Table:
+    """Mean ± std over seeds of the last round's accuracies, a row for each setting and method."""
+    rows = [cell.row for cell in sweep.cells]
+    scores = dict.fromkeys(sweep.score_of(cell) for cell in sweep.cells)
+    usual = [name for name in COLUMNS if sweep.score is None and any(name in row.accuracy for row in rows)]
+    names = list(dict.fromkeys([*scores, *usual]))
+    first = sweep.results[0]
+    about = {
+        "dataset": first.dataset,
+        "split": first.split,
+        "clients": f"{first.clients} clients",
+        "model": first.model,
+    }
+    common = ", ".join(text for name, text in about.items() if name not in sweep.grid)
+    table = Table(
+        title=f"{common}; {len(rows[0].rounds)} seeds, last round".removeprefix("; "),
+        caption="accuracy in %, mean ± sample std; * diagnostic: nearest own class mean",
+        box=SIMPLE_HEAD,
+    )
+    for title in (*sweep.grid, "method", *names):
+        table.add_column(title, justify="left" if title == "method" else "right", overflow="fold")
+    for cell in sweep.cells:
+        setting = [str(cell.setting.get(name, "–")) for name in sweep.grid]
+        cells = [_cell(cell.row.accuracy.get(name), name in cell.row.diagnostic) for name in names]
+        table.add_row(*setting, cell.method, *cells)
     return table
 
 

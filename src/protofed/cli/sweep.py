@@ -1,0 +1,109 @@
+"""Varying what is run: sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from protofed.cli.common import (
+    Config,
+    Jobs,
+    Json,
+    Methods,
+    Out,
+    Quiet,
+    Seeds,
+    Set,
+    app,
+    experiment_flags,
+    experiment_from,
+    finish,
+    refuse_existing,
+    refuse_several,
+    value_of,
+)
+from protofed.errors import UserError
+from protofed.experiment import Experiment, check_type, parse_yaml
+
+GridFlags = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--grid",
+        metavar="NAME=A,B,…",
+        help="Values of an option or of a parameter of a method; repeatable: every combination is run.",
+    ),
+]
+Score = Annotated[
+    str | None,
+    typer.Option("--score", metavar="STR", help="Accuracy to show, as model/test/rule. [default: the methods' own]"),
+]
+
+
+@app.command("sweep")
+@experiment_flags("method")
+def sweep_command(
+    flags: Mapping[str, Any],
+    grid: GridFlags = None,
+    method: Methods = None,
+    seeds: Seeds = None,
+    score: Score = None,
+    jobs: Jobs = None,
+    set_: Set = None,
+    config: Config = None,
+    out: Out = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Vary options or parameters of methods over a grid: a table and a plot."""
+    from protofed import comparison, sweeps
+    from protofed.results.folder import fresh_path
+    from protofed.results.progress import progress
+
+    refuse_several()
+    nothing: Any = ({}, [], comparison.SEEDS, None, None, {})
+    swept, names, number, processes, shown_score, base = sweeps.read_config(config) if config else nothing
+    planned = sweeps.plan(
+        _grid(grid) if grid else swept,
+        [name for text in method for name in text.split(",")] if method else names or [Experiment.method],
+        number if seeds is None else check_type("--seeds", value_of(seeds, int), int),
+        processes if jobs is None else check_type("--jobs", value_of(jobs, int), int),
+        score or shown_score,
+        experiment_from(base, flags, set_),
+    )
+    refuse_existing(out)
+    path = out or fresh_path(f"sweep-{'-'.join(planned.grid)}-{planned.experiment.dataset}")
+    folder = sweeps.create_folder(path, planned)
+    shown = progress(quiet, len(planned.runs))
+    finish(lambda: sweeps.sweep(planned, folder, shown), shown, folder, as_json)
+
+
+def resume_sweep(folder: Path, quiet: bool, as_json: bool) -> None:
+    """Go on with a sweep."""
+    from protofed import sweeps
+    from protofed.results.progress import progress
+
+    refuse_several()
+    planned = sweeps.open_folder(folder)
+    shown = progress(quiet, len(planned.runs))
+    finish(lambda: sweeps.sweep(planned, folder, shown), shown, folder, as_json)
+
+
+def _grid(pairs: list[str]) -> dict[str, list[Any]]:
+    """What --grid says: names, with dashes as in flags or not, and values as --set reads them."""
+    grid: dict[str, list[Any]] = {}
+    for pair in pairs:
+        text, equals, values = pair.partition("=")
+        name = text.replace("-", "_")
+        if not equals or not name:
+            raise UserError("--grid", pair, "write it as name=value,value")
+        if name in grid:
+            raise UserError("--grid", pair, f"{text} is there twice; give all its values at once")
+        try:
+            grid[name] = [parse_yaml(value) for value in values.split(",")]
+        except yaml.YAMLError:
+            raise UserError("--grid", pair, "the values cannot be read") from None
+    return grid
