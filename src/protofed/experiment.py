@@ -119,6 +119,10 @@ class Experiment:
         self._require("long_tail", self.long_tail is None or self.long_tail >= 1, "it must be 1 or more")
         for name in ("width", "threads", "image_size"):
             self._require(name, getattr(self, name) is None or getattr(self, name) >= 1, "it must be 1 or more")
+        if self.encoder is not None:
+            for name in ("image_size", "normalise", "augment"):
+                plain = getattr(self, name) == type(self).__dataclass_fields__[name].default
+                self._require(name, plain, "the encoder knows what it sees, and sees every image once")
         self._require("time_budget", self.time_budget is None or self.time_budget > 0, "it must be above 0 seconds")
 
     def _require(self, name: str, holds: bool, allowed: str) -> None:

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from protofed.data import Federation, Split, federate, join, load
+from protofed.data import Dataset, Federation, Split, federate, join, load
 from protofed.data.augmentation import IMAGENET
 from protofed.data.drift import Drift, gradual, sudden
+from protofed.encoder import Encoder
 from protofed.engines import Engine, make_engine
 from protofed.engines.group import Group, group_clients
 from protofed.engines.ranks import ALONE, Ranks
@@ -52,13 +53,16 @@ class Run:
         self.ranks = ranks
         _settle(experiment)
         self.method = method or build_method(experiment.method, experiment.params)
-        self.drift = drift_of(experiment) if federation is None else None
-        self.federation = federation or (self.drift.at(0) if self.drift else federation_of(experiment))
         self.device = _device(experiment.device, ranks)
+        if federation is not None and experiment.encoder is not None:
+            raise UserError("encoder", experiment.encoder, "a federation of your own may hold features instead")
+        self.encoder = None if experiment.encoder is None else Encoder.read(Path(experiment.encoder), self.device)
+        self.drift = drift_of(experiment, self.encoder) if federation is None else None
+        self.federation = federation or (self.drift.at(0) if self.drift else federation_of(experiment, self.encoder))
         groups = group_clients(
             experiment, self.method, self.federation, models or experiment.model.split(","), self.device
         )
-        public = public_images(experiment, self.method)
+        public = public_images(experiment, self.method, self.encoder)
         self.engine, self.engine_reason = make_engine(
             experiment, self.method, self.federation, groups, self.device, public
         )
@@ -214,6 +218,7 @@ class Run:
             stopped="rounds" if len(self.history) >= experiment.rounds else "time budget",
             accuracy=accuracy,
             drift=self._drifted(),
+            encoder=None if self.encoder is None else dataclasses.asdict(self.encoder.card),
             folder=None if folder is None else str(folder.path),
         )
 
@@ -225,17 +230,17 @@ def participants(experiment: Experiment, clients: int, number_of_round: int) -> 
     return sorted(draw[:number].tolist())
 
 
-def public_images(experiment: Experiment, method: Method) -> torch.Tensor | None:
+def public_images(experiment: Experiment, method: Method, encoder: Encoder | None) -> torch.Tensor | None:
     """The public, unlabelled images of a method that needs some."""
     if not isinstance(method, PublicExchange):
         return None
     if experiment.public is None:
         raise UserError("--public", None, f"{method.name} needs a public dataset, such as digit-domains")
-    folder = None if experiment.data_dir is None else Path(experiment.data_dir)
-    return load(experiment.public, folder, None, experiment.image_size).train.images[: method.public_images]
+    images = _load(experiment, experiment.public, None, encoder).train.images[: method.public_images]
+    return images if encoder is None else encoder.features(images)
 
 
-def federation_of(experiment: Experiment) -> Federation:
+def federation_of(experiment: Experiment, encoder: Encoder | None = None) -> Federation:
     """The clients of an experiment; datasets joined with + get an equal number of clients each."""
     names = experiment.dataset.split("+")
     split = Split(
@@ -251,18 +256,25 @@ def federation_of(experiment: Experiment) -> Federation:
     )
     if experiment.clients < len(names):
         raise UserError("--clients", experiment.clients, f"{len(names)} datasets need at least as many clients")
-    folder = None if experiment.data_dir is None else Path(experiment.data_dir)
     parts = []
     for number, name in enumerate(names):
         share = (experiment.clients + len(names) - 1 - number) // len(names)
-        dataset = load(name, folder, experiment.train_size, experiment.image_size)
+        dataset = _load(experiment, name, experiment.train_size, encoder)
         if experiment.normalise == "imagenet" or experiment.augment == "rethinkfl":
             dataset = dataset.normalised(*IMAGENET)
+        if encoder is not None:
+            dataset = encoder.dataset(dataset)
         parts.append(federate(dataset, split, share, experiment.seed, experiment.val_fraction))
     return parts[0] if len(parts) == 1 else join(parts)
 
 
-def drift_of(experiment: Experiment) -> Drift | None:
+def _load(experiment: Experiment, name: str, train_size: int | None, encoder: Encoder | None) -> Dataset:
+    """A dataset with images of the size that models, or the encoder before them, see."""
+    folder = None if experiment.data_dir is None else Path(experiment.data_dir)
+    return load(name, folder, train_size, experiment.image_size if encoder is None else encoder.card.image_size)
+
+
+def drift_of(experiment: Experiment, encoder: Encoder | None = None) -> Drift | None:
     """What clients hold at first and in the end, if that differs."""
     if experiment.drift == "none":
         return None
@@ -272,7 +284,8 @@ def drift_of(experiment: Experiment) -> Drift | None:
     else:
         shares = gradual(rounds)
     later = dataclasses.replace(experiment, seed=key(experiment.seed, "drift"))
-    return Drift(federation_of(experiment), federation_of(later), shares, experiment.seed)
+    before, after = (federation_of(given, encoder) for given in (experiment, later))
+    return Drift(before, after, shares, experiment.seed)
 
 
 def _settle(experiment: Experiment) -> None:
@@ -291,9 +304,11 @@ def _settle(experiment: Experiment) -> None:
 
 def _resolved(experiment: Experiment, engine: Engine) -> Experiment:
     """The experiment as it is run, so that it runs again the same way, and from any folder."""
-    folder = None if experiment.data_dir is None else str(Path(experiment.data_dir).resolve())
-    settled = {"engine": engine.name, "width": engine.width, "device": str(engine.device)}
-    settled |= {"threads": torch.get_num_threads(), "data_dir": folder}
+    settled: dict[str, Any] = {"engine": engine.name, "width": engine.width, "device": str(engine.device)}
+    settled["threads"] = torch.get_num_threads()
+    for name in ("data_dir", "encoder"):
+        path = getattr(experiment, name)
+        settled[name] = None if path is None else str(Path(path).resolve())
     return Experiment.from_mapping(dataclasses.asdict(experiment) | settled)
 
 

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
@@ -20,8 +21,8 @@ from protofed.experiment import Experiment, parse_yaml
 if TYPE_CHECKING:
     from protofed.comparison import Comparison
     from protofed.results.result import Result
-
     from protofed.sweeps import Sweep
+
 app = typer.Typer(
     name="protofed",
     help="Federated prototype learning.",
@@ -66,8 +67,13 @@ Jobs = Annotated[
 ]
 
 
-def experiment_flags(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command a flag for every field of Experiment; it receives those that were used as `flags`."""
+def experiment_flags(
+    *leave_out: str, defaults: Mapping[str, Any] = MappingProxyType({})
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command a flag for every field of Experiment; it receives those that were used as `flags`.
+
+    `defaults` are those that are the command's own.
+    """
     hints = get_type_hints(Experiment)
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -81,7 +87,8 @@ def experiment_flags(*leave_out: str) -> Callable[[Callable[..., None]], Callabl
 
         parameters = [parameter for name, parameter in own.items() if name != "flags"]
         for item in fields:
-            option = _option(item.name, hints[item.name], item.default, item.metadata["help"])
+            default = defaults.get(item.name, item.default)
+            option = _option(item.name, hints[item.name], default, item.metadata["help"])
             parameters.append(
                 inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
             )

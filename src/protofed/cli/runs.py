@@ -162,6 +162,7 @@ def resume_command(
     "momentum",
     "weight_decay",
     "model",
+    "encoder",
     "engine",
     "width",
     "device",

@@ -13,16 +13,21 @@ from protofed.errors import UserError
 
 @dataclass(frozen=True, eq=False)  # tensors do not compare to one truth value: equal means the same object
 class Samples:
-    """Images with one label and one domain number each."""
+    """Images, or features that stand for them, with one label and one domain number each."""
 
-    images: Tensor  # uint8 [n, c, h, w]
+    images: Tensor  # uint8 [n, c, h, w]; features are float32 [n, d, 1, 1]
     labels: Tensor  # int64 [n]
     domains: Tensor  # int64 [n]
 
     def __post_init__(self) -> None:
-        if self.images.dtype != torch.uint8 or self.images.ndim != 4:
+        features = self.images.dtype == torch.float32 and self.images.shape[2:] == (1, 1)
+        if not (features or (self.images.dtype == torch.uint8 and self.images.ndim == 4)):
             got = f"{self.images.dtype} {list(self.images.shape)}"
-            raise UserError("images", got, "give uint8 [n, channels, height, width], pixels from 0 to 255")
+            raise UserError(
+                "images",
+                got,
+                "give uint8 [n, channels, height, width], pixels from 0 to 255, or features as float32 [n, size, 1, 1]",
+            )
         for name, numbers in (("labels", self.labels), ("domains", self.domains)):
             if numbers.dtype != torch.int64 or numbers.shape != self.images.shape[:1]:
                 got = f"{numbers.dtype} {list(numbers.shape)}"
@@ -75,9 +80,14 @@ class Dataset:
         return replace(self, mean=mean, std=std)
 
 
+def unit(images: Tensor) -> int:
+    """What stands for 1: pixels go up to 255, features are taken as they are."""
+    return 255 if images.dtype == torch.uint8 else 1
+
+
 def pixel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel, of pixels scaled to 0..1; a constant channel gets std 1."""
-    pixels = images.transpose(0, 1).flatten(1).to(torch.float64) / 255
+    pixels = images.transpose(0, 1).flatten(1).to(torch.float64) / unit(images)
     std = pixels.std(dim=1, correction=0)
     return tuple(pixels.mean(dim=1).tolist()), tuple(torch.where(std > 0, std, 1.0).tolist())
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from protofed.data.federation import Client, Federation
+from protofed.data.samples import unit
 from protofed.engines.store import Store, room
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast
@@ -81,7 +82,8 @@ class Group:
         mean, std = (
             torch.tensor(part, dtype=torch.float64).view(-1, 1, 1) for part in (clients[0].mean, clients[0].std)
         )
-        self._middle, self._scale = ((255 * mean).to(device, dtype), (1 / (255 * std)).to(device, dtype))
+        one = unit(self.images)
+        self._middle, self._scale = ((one * mean).to(device, dtype), (1 / (one * std)).to(device, dtype))
         self.own = Store(self.module.state_dict(), len(clients), room)
         """Each client's own model as it was last trained."""
         self.taken = torch.zeros(len(clients), dtype=torch.int64, device=device)
@@ -106,7 +108,7 @@ class Group:
         return bytes_per_image(self.module, self.pixels(self.images[0]))
 
     def pixels(self, images: Tensor) -> Tensor:
-        """What the model sees of uint8 images."""
+        """What the model sees of images as they are stored."""
         return (images.to(self.device) - self._middle) * self._scale
 
     def start(self, rows: Sequence[int], turns: Turns) -> dict[str, Tensor]:

@@ -46,14 +46,16 @@ class Result:
     stopped: str  # "rounds" or "time budget"
     accuracy: dict[str, Accuracy]
     drift: dict[str, dict[str, float]] | None = None  # accuracies before, at and after what clients hold changed
+    encoder: dict[str, Any] | None = None  # the card of the frozen encoder whose features stood for images
     folder: str | None = None  # where it is on disk; not part of result.json
 
     def to_json(self) -> str:
         """The text of result.json."""
         values = dataclasses.asdict(self)
         del values["folder"]
-        if self.drift is None:
-            del values["drift"]
+        for name in ("drift", "encoder"):
+            if values[name] is None:
+                del values[name]
         for entry in values["accuracy"].values():
             if entry["per_domain"] is None:
                 del entry["per_domain"]

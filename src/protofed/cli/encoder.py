@@ -1,0 +1,91 @@
+"""Frozen encoders: train one, or import ImageNet's."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from protofed.cli.common import Quiet, app, experiment_flags
+from protofed.errors import UserError, unknown
+from protofed.experiment import Experiment
+
+if TYPE_CHECKING:
+    from protofed.encoder import Encoder
+
+group = typer.Typer(
+    name="encoder",
+    help="Frozen encoders, whose features stand for images.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+app.add_typer(group)
+
+FLAGS = (
+    *("dataset", "data_dir", "train_size", "image_size", "normalise", "augment", "model", "epochs", "batch_size"),
+    *("lr", "momentum", "weight_decay", "seed", "device", "threads"),
+)
+RECIPE = {"model": "resnet18", "image_size": 32, "epochs": 5, "batch_size": 64, "momentum": 0.9}
+CENTRAL = {"method": "local", "split": "iid", "clients": 1, "engine": "sequential"}
+"""Training in one place is a federation of one client."""
+
+Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="New file for the encoder.")]
+OUT = Path("encoder.safetensors")
+
+
+@group.command("train")
+@experiment_flags(*(item.name for item in dataclasses.fields(Experiment) if item.name not in FLAGS), defaults=RECIPE)
+def train_command(flags: Mapping[str, Any], out: Out = OUT, quiet: Quiet = False) -> None:
+    """Train a classifier on a dataset, as a federation of one client, and keep its encoder."""
+    from protofed.encoder import Encoder
+    from protofed.models import MODELS
+    from protofed.results.progress import progress
+    from protofed.runner import Run
+
+    _refuse(out)
+    values = {**RECIPE, **flags}
+    if values["model"] not in MODELS:
+        raise unknown("--model", values["model"], MODELS)
+    epochs = {"rounds": values["epochs"], "eval_every": values["epochs"], "epochs": 1}  # progress tells of rounds
+    Experiment.from_mapping(values)  # complains of epochs by that name
+    run = Run(Experiment.from_mapping({**values, **CENTRAL, **epochs}))
+    shown = progress(quiet)
+    try:
+        run.play(None, shown)
+    except KeyboardInterrupt:
+        print("stopped; no encoder was written", file=sys.stderr)
+        raise typer.Exit(130) from None
+    finally:
+        shown.end()
+    _keep(Encoder.of(run), out)
+
+
+@group.command("import")
+def import_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="torchvision's ResNet-18: .safetensors or .pth.")],
+    image_size: Annotated[int, typer.Option("--image-size", help="Side of the images it will see.")] = 224,
+    out: Out = OUT,
+) -> None:
+    """Take the weights of torchvision's ResNet-18, such as ImageNet's, from a file; nothing in it is executed."""
+    from protofed.encoder import imported
+
+    _refuse(out)
+    _keep(imported(file, image_size), out)
+
+
+def _refuse(out: Path) -> None:
+    if out.exists():
+        raise UserError("--out", str(out), "it exists already; name a new file")
+    if not out.parent.is_dir():
+        raise UserError("--out", str(out), f"there is no folder {out.parent}")
+
+
+def _keep(encoder: Encoder, out: Path) -> None:
+    encoder.write(out)
+    for name, value in dataclasses.asdict(encoder.card).items():
+        print(f"{name}: {value}")
+    print(f"encoder: {out}")
