@@ -31,6 +31,7 @@ Setting = dict[str, Any]
 """One value for each swept name that concerns a method."""
 
 OPTIONS = {item.name for item in dataclasses.fields(Experiment)}
+CONFIG = "sweep.yaml"
 _NOT_SWEPT = {"method": "name several with --method", "seed": "see --seeds", "params": "name the parameter itself"}
 
 
@@ -123,6 +124,7 @@ def plan(
     if score is not None and not re.fullmatch(r"(own|global)/(own|all|domain|val)/(head|nearest|nearest-own)", score):
         raise UserError("--score", score, "write model/test/rule, such as own/all/nearest")
     _check(grid, methods)
+    grid = {name: list(values) for name, values in grid.items()}
     combinations = list(itertools.product(*grid.values()))
     experiment = comparison.share_cores(experiment, len(combinations) * len(methods) * seeds, jobs)
     runs: dict[tuple[str, str], tuple[Setting, Experiment]] = {}
@@ -159,14 +161,14 @@ def sweep(planned: Plan, folder: Path | None, progress: Progress) -> Sweep:
     return made
 
 
-def create_folder(path: Path, planned: Plan) -> Path:
+def create_folder(path: Path, planned: Plan, config: str = CONFIG) -> Path:
     """A new folder for a sweep, with what is needed to run or resume it; wrong input leaves none behind."""
     for _, run in planned.runs:
         if run.seed == planned.experiment.seed:
             Run(run)
-    more = {"grid": {name: list(values) for name, values in planned.grid.items()}, "score": planned.score}
-    text = comparison.config_text(planned.methods, planned.seeds, planned.jobs, planned.experiment, **more)
-    return make_folder(path, "sweep.yaml", text)
+    shared = (planned.methods, planned.seeds, planned.jobs, planned.experiment)
+    text = comparison.config_text(*shared, grid=dict(planned.grid), score=planned.score)
+    return make_folder(path, config, text)
 
 
 def read_config(path: Path) -> tuple[dict[str, list[Any]], list[str], int, int | None, str | None, dict[str, Any]]:
@@ -178,9 +180,9 @@ def read_config(path: Path) -> tuple[dict[str, list[Any]], list[str], int, int |
     return lists, methods, seeds, jobs, score, values
 
 
-def open_folder(path: Path) -> Plan:
+def open_folder(path: Path, config: str = CONFIG) -> Plan:
     """The plan of a sweep that was begun."""
-    grid, methods, seeds, jobs, score, values = read_config(path / "sweep.yaml")
+    grid, methods, seeds, jobs, score, values = read_config(path / config)
     return plan(grid, methods, seeds, jobs, score, Experiment.from_mapping(values))
 
 

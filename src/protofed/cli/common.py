@@ -19,6 +19,7 @@ from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment, parse_yaml
 
 if TYPE_CHECKING:
+    from protofed.choose_k import Choice
     from protofed.comparison import Comparison
     from protofed.results.result import Result
     from protofed.sweeps import Sweep
@@ -164,7 +165,7 @@ def speaks() -> bool:
     return not (several and rank.isdecimal() and int(rank) > 0)
 
 
-def finish(play: Callable[[], Result | Comparison | Sweep], shown: Any, folder: Path, as_json: bool) -> None:
+def finish(play: Callable[[], Result | Comparison | Sweep | Choice], shown: Any, folder: Path, as_json: bool) -> None:
     """Play, then show; Ctrl-C, or the end of another process, says how to go on."""
     from protofed.runner import Interrupted
     from protofed.workers import WorkerDied
@@ -180,21 +181,28 @@ def finish(play: Callable[[], Result | Comparison | Sweep], shown: Any, folder: 
     show(outcome, folder, as_json)
 
 
-def show(outcome: Result | Comparison | Sweep, folder: Path, as_json: bool) -> None:
+def show(outcome: Result | Comparison | Sweep | Choice, folder: Path, as_json: bool) -> None:
     from protofed.comparison import Comparison
-    from protofed.results.table import comparison_table, console, drift_table, result_table, sweep_table
+    from protofed.results import table
+    from protofed.results.result import Result
     from protofed.sweeps import Sweep
 
     if as_json:
         print(outcome.to_json(), end="")
         return
-    if isinstance(outcome, Comparison | Sweep):
-        console().print(comparison_table(outcome) if isinstance(outcome, Comparison) else sweep_table(outcome))
-        for note in outcome.notes():
-            print(f"note: {note}")
-        print(f"runs: {folder}")
-    else:
-        console().print(result_table(outcome))
+    console = table.console()
+    if isinstance(outcome, Result):
+        console.print(table.result_table(outcome))
         if outcome.drift:
-            console().print(drift_table(outcome.drift))
+            console.print(table.drift_table(outcome.drift))
         print(f"run folder: {folder}")
+        return
+    if isinstance(outcome, Comparison):
+        console.print(table.comparison_table(outcome))
+    elif isinstance(outcome, Sweep):
+        console.print(table.sweep_table(outcome))
+    else:
+        console.print(table.choice_table(outcome))
+    for note in outcome.notes():
+        print(f"note: {note}")
+    print(f"runs: {folder}")

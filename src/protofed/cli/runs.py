@@ -119,7 +119,7 @@ def resume_command(
 ) -> None:
     """Continue a run, a comparison or a sweep from its last checkpoint."""
     from protofed import comparison
-    from protofed.cli.sweep import resume_sweep  # here, so that commands keep their order
+    from protofed.cli.sweep import resume_choice, resume_sweep  # here, so that commands keep their order
     from protofed.engines.ranks import join
     from protofed.results.folder import RunFolder
     from protofed.results.progress import progress
@@ -135,6 +135,9 @@ def resume_command(
         return
     if (folder / "sweep.yaml").is_file():
         resume_sweep(folder, quiet, as_json)
+        return
+    if (folder / "choose-k.yaml").is_file():
+        resume_choice(folder, quiet, as_json)
         return
     opened = RunFolder.open(folder)
     if opened.result.exists():

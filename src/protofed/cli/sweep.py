@@ -1,4 +1,4 @@
-"""Varying what is run: sweep."""
+"""Varying what is run: sweep, choose-k."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from protofed.cli.common import (
     value_of,
 )
 from protofed.errors import UserError
-from protofed.experiment import Experiment, check_type, parse_yaml
+from protofed.experiment import Experiment, check_type, parse_yaml, read_yaml
 
 GridFlags = Annotated[
     list[str] | None,
@@ -41,6 +41,10 @@ Score = Annotated[
     str | None,
     typer.Option("--score", metavar="STR", help="Accuracy to show, as model/test/rule. [default: the methods' own]"),
 ]
+
+HELD_OUT = 0.2
+"""Part of each client's training data that chooses K, unless given: a run by itself holds nothing out."""
+MaxK = Annotated[str, typer.Option("--max-k", metavar="INT", help="Largest number of prototypes a class to try.")]
 
 
 @app.command("sweep")
@@ -90,6 +94,49 @@ def resume_sweep(folder: Path, quiet: bool, as_json: bool) -> None:
     planned = sweeps.open_folder(folder)
     shown = progress(quiet, len(planned.runs))
     finish(lambda: sweeps.sweep(planned, folder, shown), shown, folder, as_json)
+
+
+@app.command("choose-k")
+@experiment_flags(defaults={"val_fraction": HELD_OUT})
+def choose_k_command(
+    flags: Mapping[str, Any],
+    max_k: MaxK = "5",
+    seeds: Seeds = None,
+    jobs: Jobs = None,
+    set_: Set = None,
+    config: Config = None,
+    out: Out = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Choose the number of prototypes a class, K, from validation accuracy and from silhouettes."""
+    from protofed import choose_k, comparison, sweeps
+    from protofed.results.folder import fresh_path
+    from protofed.results.progress import progress
+
+    refuse_several()
+    planned = choose_k.plan(
+        check_type("--max-k", value_of(max_k, int), int),
+        comparison.SEEDS if seeds is None else check_type("--seeds", value_of(seeds, int), int),
+        None if jobs is None else check_type("--jobs", value_of(jobs, int), int),
+        experiment_from({"val_fraction": HELD_OUT} | (read_yaml(config) if config else {}), flags, set_),
+    )
+    refuse_existing(out)
+    path = out or fresh_path(f"choose-k-{planned.experiment.dataset}")
+    folder = sweeps.create_folder(path, planned, choose_k.CONFIG)
+    shown = progress(quiet, len(planned.runs))
+    finish(lambda: choose_k.choose(planned, folder, shown), shown, folder, as_json)
+
+
+def resume_choice(folder: Path, quiet: bool, as_json: bool) -> None:
+    """Go on with choosing K."""
+    from protofed import choose_k, sweeps
+    from protofed.results.progress import progress
+
+    refuse_several()
+    planned = sweeps.open_folder(folder, choose_k.CONFIG)
+    shown = progress(quiet, len(planned.runs))
+    finish(lambda: choose_k.choose(planned, folder, shown), shown, folder, as_json)
 
 
 def _grid(pairs: list[str]) -> dict[str, list[Any]]:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from protofed.choose_k import Choice
     from protofed.comparison import Comparison, Spread
     from protofed.data.federation import Federation
     from protofed.results.result import Result
@@ -95,6 +96,23 @@ def sweep_table(sweep: Sweep) -> Table:
         setting = [str(cell.setting.get(name, "–")) for name in sweep.grid]
         cells = [_cell(cell.row.accuracy.get(name), name in cell.row.diagnostic) for name in names]
         table.add_row(*setting, cell.method, *cells)
+    return table
+
+
+def choice_table(choice: Choice) -> Table:
+    """Mean ± std over seeds of what speaks for each K; the chosen one stands out."""
+    table = Table(
+        title=f"{choice.method}, {choice.dataset}; {len(choice.lead.values)} seeds",
+        caption="accuracy in % on held-out training data; silhouette within classes, trained with K = 1",
+        box=SIMPLE_HEAD,
+    )
+    for title in ("K", "own/val/nearest", "silhouette"):
+        table.add_column(title, justify="right")
+    for found in choice.candidates:
+        silhouette = found.silhouette
+        cell = "–" if silhouette is None else f"{silhouette.mean:.3f}±{silhouette.std:.3f}"
+        accuracy = f"{found.accuracy.mean:.2f}±{found.accuracy.std:.2f}"
+        table.add_row(str(found.k), accuracy, cell, style="bold" if found.k == choice.k else None)
     return table
 
 
