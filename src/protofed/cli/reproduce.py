@@ -1,0 +1,146 @@
+"""The papers' tables and figures, as commands."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from protofed.cli.common import (
+    Jobs,
+    Json,
+    Methods,
+    Quiet,
+    Seeds,
+    app,
+    experiment_flags,
+    finish,
+    refuse_several,
+    value_of,
+)
+from protofed.errors import UserError, unknown
+from protofed.experiment import Experiment, check_type
+
+MACHINE = (
+    *("data_dir", "encoder", "seed", "engine", "width", "device", "threads", "precision"),
+    *("deterministic", "checkpoint_every"),
+)
+"""The fields of Experiment that are not the paper's business."""
+
+
+@app.command("reproduce")
+@experiment_flags(*(item.name for item in dataclasses.fields(Experiment) if item.name not in MACHINE))
+def reproduce_command(
+    flags: Mapping[str, Any],
+    target: Annotated[
+        str | None, typer.Argument(metavar="[TABLE]", help="Such as mp-fedcl/table6; --list names all.")
+    ] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List tables and figures, and what can run with the files present.")
+    ] = False,
+    only: Annotated[
+        str | None,
+        typer.Option("--only", metavar="STR", help="Only these datasets or settings, comma-separated: mnist, n=3."),
+    ] = None,
+    method: Methods = None,
+    variant: Annotated[
+        str | None, typer.Option("--variant", metavar="STR", help="A named reduction of the paper's protocol.")
+    ] = None,
+    seeds: Seeds = None,
+    jobs: Jobs = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder; one that this command has begun is continued."),
+    ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run a paper's table or figure and compare with the published numbers."""
+    from protofed import reproduction
+    from protofed.comparison import SEEDS
+    from protofed.results.folder import fresh_path
+
+    if list_:
+        _list(target, variant, flags, as_json)
+        return
+    if target is None:
+        raise UserError("TABLE", None, "name one; `protofed reproduce --list` shows them")
+    request = reproduction.Request(
+        target,
+        variant,
+        [term.strip() for term in only.split(",")] if only else [],
+        [name for text in method or () for name in text.split(",")],
+        SEEDS if seeds is None else check_type("--seeds", value_of(seeds, int), int),
+        None if jobs is None else check_type("--jobs", value_of(jobs, int), int),
+        {
+            name: str(Path(value).resolve()) if name in ("data_dir", "encoder") else value
+            for name, value in flags.items()
+        },
+    )
+    path = out or fresh_path(f"reproduce-{target.replace('/', '-')}")
+    reproduction.tasks_of(reproduction.plan(request), request, path)  # nothing to run must not leave a folder behind
+    play(reproduction.create_folder(path, request), quiet, as_json)
+
+
+def play(folder: Path, quiet: bool, as_json: bool) -> None:
+    """Play what a folder's request asks for and it does not hold yet."""
+    from protofed import reproduction
+    from protofed.results.progress import progress
+
+    refuse_several()
+    request = reproduction.Request.read(folder)
+    target = reproduction.plan(request)
+    tasks = reproduction.tasks_of(target, request, folder)
+    shown = progress(quiet, sum(map(len, tasks.values())))
+    finish(lambda: reproduction.reproduce(target, request, tasks, folder, shown), shown, folder, as_json)
+
+
+def _list(target: str | None, variant: str | None, machine: Mapping[str, Any], as_json: bool) -> None:
+    """Every table and figure, or those of a paper, and what of it can be run here."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from protofed.papers import find_target, target_names
+    from protofed.reproduction import absent_data, obstacles
+    from protofed.results.table import console
+
+    names = [name for name in target_names() if target is None or f"{name}/".startswith(f"{target}/")]
+    if not names:
+        raise unknown("TABLE", str(target), target_names())
+    absent = absent_data(machine)
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        found = find_target(name, variant)
+        missing = obstacles(found, absent, machine)
+        words = ("dataset", "setting", "method", "metric")
+        cells = [
+            {word: getattr(cell, word) for word in words}
+            | {"missing": missing.get(cell.trial.name, "") if cell.trial else ""}
+            for cell in found.cells
+        ]
+        rows.append({"name": name, "title": found.title, "cells": cells})
+    if as_json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    table = Table(box=SIMPLE_HEAD)
+    for column in ("name", "what", "cells", "can run", "why the others cannot"):
+        table.add_column(column, overflow="fold", justify="right" if column in ("cells", "can run") else "left")
+    for row in rows:
+        reasons: dict[str, set[str]] = {}
+        for cell in row["cells"]:
+            if cell["missing"]:
+                reasons.setdefault(cell["missing"], set()).add(cell["dataset"])
+        able = sum(not cell["missing"] for cell in row["cells"])
+        why = "\n".join(f"{', '.join(sorted(of))}: {reason}" for reason, of in reasons.items())
+        table.add_row(row["name"], row["title"], str(len(row["cells"])), str(able), why)
+    console().print(table)
+    asked = {cell["missing"] for row in rows for cell in row["cells"]}
+    for name, reason in absent.items():
+        if any(f"data missing: {name}" in text.split(", ") for text in asked):
+            print(f"{name}: {reason}")
+    if any("encoder missing" in text for text in asked):
+        print("encoder: give one with --encoder; `protofed encoder train` makes one")

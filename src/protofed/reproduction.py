@@ -1,0 +1,340 @@
+"""A paper's table or figure, run with its protocol: ours beside the published numbers, cell by cell."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import statistics
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+
+from protofed.comparison import SEEDS, Spread, share_cores
+from protofed.data import describe
+from protofed.errors import UserError, unknown
+from protofed.experiment import read_yaml
+from protofed.methods import build_method
+from protofed.papers import COMMUNICATION, EACH_ROUND, Cell, Target, Trial, chosen, find_target, needs_file
+from protofed.results.folder import make_folder, write_atomically
+from protofed.results.progress import Progress
+from protofed.results.result import Accuracy, Result
+from protofed.workers import Task, play_all
+
+CONFIG = "reproduce.yaml"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for; with the folder it is all that is needed to go on."""
+
+    target: str
+    variant: str | None = None
+    only: Sequence[str] = ()
+    methods: Sequence[str] = ()
+    seeds: int = SEEDS
+    jobs: int | None = None
+    machine: Mapping[str, Any] = field(default_factory=dict)  # fields of Experiment: data_dir, encoder, device, …
+
+    def to_yaml(self) -> str:
+        """The text of reproduce.yaml."""
+        values = dataclasses.asdict(self) | {"only": list(self.only), "methods": list(self.methods)}
+        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+    @classmethod
+    def read(cls, folder: Path) -> Request:
+        """That of a folder."""
+        values = read_yaml(folder / CONFIG)
+        for name in values:
+            if name not in cls.__dataclass_fields__:
+                raise unknown("configuration key", str(name), cls.__dataclass_fields__)
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cell with our number, or with the reason why there is none."""
+
+    cell: Cell
+    ours: Spread | None
+    missing: str = ""
+    rounds: list[float] | None = None  # the accuracy of each round, where the figure shows that
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's."""
+        return None if self.ours is None or self.cell.published is None else self.ours.mean - self.cell.published
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        cell, ours = self.cell, self.ours
+        values: dict[str, Any] = {
+            **{name: getattr(cell, name) for name in ("dataset", "setting", "method", "metric")},
+            "score": None if cell.trial is None else cell.trial.reading.score,
+            "ours": None if ours is None else ours.mean,
+            "ours_std": None if ours is None else ours.std,
+            "seeds": 0 if ours is None else len(ours.values),
+            "paper": cell.published,
+            "paper_std": cell.published_std,
+            "difference": self.difference,
+            "missing": self.missing,
+            "note": cell.note,
+        }
+        return values if self.rounds is None else values | {"rounds": self.rounds}
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table with our numbers."""
+
+    COLUMNS: ClassVar = ("dataset", "setting", "method", "measured", "ours", "paper", "difference")
+
+    target: Target
+    request: Request
+    rows: list[Row]
+    encoders: list[str]  # those that the runs used, in words
+
+    def headline(self) -> str:
+        """What it is, and by which protocol."""
+        protocol = (
+            f"variant {self.target.variant}: {self.target.about}" if self.target.variant else "the paper's protocol"
+        )
+        return f"{self.target.name}: {self.target.title} ({protocol})"
+
+    def notes(self) -> list[str]:
+        """What a reader of the numbers has to know."""
+        notes = [f"encoder: {text}" for text in self.encoders]
+        shown = dict.fromkeys((row.cell.note, row.cell.metric) for row in self.rows if row.cell.note and row.ours)
+        notes += [f"{metric}: {note}" for note, metric in shown]
+        missing: dict[str, int] = {}
+        for row in self.rows:
+            if row.missing:
+                missing[row.missing] = missing.get(row.missing, 0) + 1
+        return notes + [f"{number} of {len(self.rows)} cells: {reason}" for reason, number in missing.items()]
+
+    def lines(self) -> list[list[str]]:
+        """The rows as text under COLUMNS."""
+        return [_shown(row) for row in self.rows]
+
+    def to_json(self) -> str:
+        """The text of table.json."""
+        target = {name: getattr(self.target, name) for name in ("name", "title", "paper", "link", "variant", "about")}
+        trials = {
+            trial.name: {"experiment": dict(trial.values), "sources": dict(trial.sources)}
+            for trial in self.target.trials()
+        }
+        rows = [row.to_dict() for row in self.rows]
+        values = {**target, "seeds": self.request.seeds, "notes": self.notes(), "cells": rows, "protocol": trials}
+        return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+    def to_csv(self) -> str:
+        """One line a cell."""
+        text = io.StringIO()
+        lines = [row.to_dict() for row in self.rows]
+        names = [name for name in lines[0] if name != "rounds"]
+        writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+        return text.getvalue()
+
+    def to_markdown(self) -> str:
+        """The table for a document."""
+        lines = [
+            f"# {self.headline()}",
+            "",
+            f"{self.target.paper}, {self.target.link}; {self.request.seeds} seeds.",
+            "",
+        ]
+        lines += ["| " + " | ".join(self.COLUMNS) + " |", "|---" * 4 + "|---:" * 3 + "|"]
+        lines += ["| " + " | ".join(line) + " |" for line in self.lines()]
+        return "\n".join([*lines, "", *(f"- {note}" for note in self.notes())]) + "\n"
+
+
+def _shown(row: Row) -> list[str]:
+    """A row as text under COLUMNS."""
+    cell = row.cell
+    digits = 2 if cell.trial is None or "/" in _measured(cell) else 0
+    digits = 3 if cell.metric == "ratio" else digits
+    ours = row.missing or "–"
+    if row.ours is not None:
+        ours = f"{row.ours.mean:,.{digits}f}" + (f" ± {row.ours.std:.2f}" if row.ours.std else "")
+    paper = "–"
+    if cell.published is not None:
+        paper = f"{cell.published:,.{digits}f}" + (f" ± {cell.published_std:.2f}" if cell.published_std else "")
+    difference = "" if row.difference is None else f"{row.difference:+,.{digits}f}"
+    return [cell.dataset, cell.setting, cell.method, _measured(cell), ours, paper, difference]
+
+
+def _measured(cell: Cell) -> str:
+    """The accuracy's name where it is one, otherwise the metric's."""
+    accuracy = cell.trial is not None and cell.metric in ACCURACIES
+    return cell.trial.reading.score if accuracy and cell.trial else cell.metric
+
+
+ACCURACIES = ("test_acc", "mean_client_test_acc", "global_test_acc", "final_acc", EACH_ROUND)
+
+
+def plan(request: Request) -> Target:
+    """The cells asked for; wrong input is found here, before anything is run."""
+    if request.seeds < 1:
+        raise UserError("--seeds", request.seeds, "it must be 1 or more")
+    target = chosen(find_target(request.target, request.variant), request.only, request.methods)
+    for trial in target.trials():
+        experiment = trial.experiment(request.machine)
+        build_method(experiment.method, experiment.params)
+    return target
+
+
+def absent_data(machine: Mapping[str, Any]) -> dict[str, str]:
+    """The datasets whose files are not there, each with what to do about it."""
+    folder = machine.get("data_dir")
+    known = describe(None if folder is None else Path(folder))
+    return {row["name"]: row["reason"] for row in known if not row["present"]}
+
+
+def obstacles(target: Target, absent: Container[str], machine: Mapping[str, Any]) -> dict[str, str]:
+    """Why trials cannot be run here, by their names: data or an encoder is missing."""
+    found = {}
+    for trial in target.trials():
+        wanted = [*trial.values["dataset"].split("+"), trial.values.get("public")]
+        reasons = [f"data missing: {name}" for name in wanted if name in absent]
+        if needs_file(trial.values) and machine.get("encoder") is None:
+            reasons.append("encoder missing")
+        if reasons:
+            found[trial.name] = ", ".join(reasons)
+    return found
+
+
+def create_folder(path: Path, request: Request) -> Path:
+    """A new folder, or one that the same request has begun."""
+    if (path / CONFIG).is_file():
+        if Request.read(path).to_yaml() != request.to_yaml():
+            raise UserError(
+                "--out", str(path), f"it holds another reproduction: see its {CONFIG}, or name a new folder"
+            )
+        return path
+    return make_folder(path, CONFIG, request.to_yaml())
+
+
+def tasks_of(target: Target, request: Request, folder: Path) -> dict[str, list[Task]]:
+    """The runs of every trial that can be run here."""
+    missing = obstacles(target, absent_data(request.machine), request.machine)
+    trials = [trial for trial in target.trials() if trial.name not in missing]
+    if not trials:
+        reasons = "; ".join(dict.fromkeys(missing.values()))
+        raise UserError("TABLE", target.name, f"none of its cells can be run here: {reasons}")
+    tasks = {}
+    for trial in trials:
+        experiment = share_cores(trial.experiment(request.machine), len(trials) * request.seeds, request.jobs)
+        seeds = range(experiment.seed, experiment.seed + request.seeds)
+        tasks[trial.name] = [
+            Task(dataclasses.replace(experiment, seed=seed), folder / trial.name / f"seed{seed}", trial.name)
+            for seed in seeds
+        ]
+    return tasks
+
+
+def reproduce(
+    target: Target, request: Request, tasks: Mapping[str, Sequence[Task]], folder: Path, progress: Progress
+) -> Reproduction:
+    """Play what the folder does not hold yet, and write the table."""
+    results = iter(play_all([task for some in tasks.values() for task in some], progress, request.jobs))
+    by_trial = {name: [next(results) for _ in some] for name, some in tasks.items()}
+    encoders = {json.dumps(r.encoder): r.encoder for some in by_trial.values() for r in some if r.encoder}
+    missing = obstacles(target, absent_data(request.machine), request.machine)
+    rows = _rows(target, by_trial, missing)
+    done = Reproduction(target, request, rows, [_card(card) for card in encoders.values()])
+    for name, text in (("json", done.to_json()), ("csv", done.to_csv()), ("md", done.to_markdown())):
+        write_atomically(folder / f"table.{name}", text)
+    return done
+
+
+def _card(card: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in card.items() if not isinstance(value, list | tuple))
+
+
+def _rows(target: Target, results: Mapping[str, list[Result]], missing: Mapping[str, str]) -> list[Row]:
+    rows = []
+    for cell in target.cells:
+        if cell.trial is None:
+            rows.append(Row(cell, None))  # once the others are known
+        elif cell.trial.name in missing:
+            rows.append(Row(cell, None, missing[cell.trial.name]))
+        else:
+            rows.append(_row(cell, cell.trial, results[cell.trial.name]))
+    return [row if row.cell.trial else _mean_row(row.cell, rows) for row in rows]
+
+
+def _mean_row(cell: Cell, rows: Sequence[Row]) -> Row:
+    """The mean over a method's other cells, seed by seed."""
+    alike = [
+        row
+        for row in rows
+        if row.cell.trial
+        and (row.cell.dataset, row.cell.method, row.cell.metric) == (cell.dataset, cell.method, cell.metric)
+    ]
+    found = [row.ours.values for row in alike if row.ours]
+    if not found or len(found) < len(alike):
+        return Row(cell, None, "one of the cells it is the mean of is missing")
+    return Row(cell, Spread.of([statistics.fmean(values) for values in zip(*found, strict=True)]))
+
+
+def _row(cell: Cell, trial: Trial, results: Sequence[Result]) -> Row:
+    score = trial.reading.score
+    if cell.metric in ACCURACIES:
+        found = [result.accuracy[score] for result in results]
+        values = [_accuracy(cell, trial, one) for one in found]
+        ours = Spread.of(values)
+        if trial.reading.spread == "clients":  # as the paper has it: over clients, not over seeds
+            ours = dataclasses.replace(ours, std=statistics.fmean(statistics.pstdev(one.per_client) for one in found))
+        rounds = _each_round(results, score) if cell.metric == EACH_ROUND else None
+        return Row(cell, ours, rounds=rounds)
+    if cell.metric.startswith("rounds_to_"):
+        goal = float(cell.metric.removeprefix("rounds_to_").rstrip("%"))
+        reached = [_first_round(result, score, goal) for result in results]
+        known = [float(number) for number in reached if number is not None]
+        return Row(cell, Spread.of(known)) if len(known) == len(reached) else Row(cell, None, f"{goal:g} % not reached")
+    return Row(cell, Spread.of([_count(cell.metric, result) for result in results]))
+
+
+def _accuracy(cell: Cell, trial: Trial, accuracy: Accuracy) -> float:
+    """Of a domain, if the cell is about one: where clients hold one domain each, client k is of domain k."""
+    if cell.domain is None:
+        return float(getattr(accuracy, trial.reading.when))
+    by_domain = list((accuracy.per_domain or {}).values()) or accuracy.per_client
+    return by_domain[list(trial.reading.domains).index(cell.domain) % len(by_domain)]
+
+
+def _lines(result: Result) -> list[dict[str, Any]]:
+    assert result.folder is not None
+    return [json.loads(line) for line in (Path(result.folder) / "rounds.jsonl").read_text("utf-8").splitlines()]
+
+
+def _each_round(results: Sequence[Result], score: str) -> list[float]:
+    """The mean over seeds after each evaluated round."""
+    curves = [[line["accuracy"][score] for line in _lines(result) if line["accuracy"]] for result in results]
+    return [statistics.fmean(values) for values in zip(*curves, strict=False)]
+
+
+def _first_round(result: Result, score: str, goal: float) -> int | None:
+    return next((line["round"] for line in _lines(result) if line["accuracy"].get(score, -1) >= goal), None)
+
+
+def _count(metric: str, result: Result) -> float:
+    """Numbers that clients send, as the papers count them."""
+    lines = _lines(result)
+    weights = statistics.fmean(line["scalars_up"]["weights"] for line in lines)
+    prototypes = statistics.fmean(line["scalars_up"]["prototypes"] for line in lines)
+    clients = statistics.fmean(len(line["participants"]) for line in lines)
+    if metric == "model_params":
+        return weights / clients
+    if metric == "prototype_scalars_per_client":
+        return prototypes / clients
+    if metric == "ratio":
+        return prototypes / weights
+    assert metric == COMMUNICATION, metric
+    return weights + prototypes
