@@ -21,6 +21,7 @@ from protofed.experiment import Experiment, parse_yaml
 if TYPE_CHECKING:
     from protofed.choose_k import Choice
     from protofed.comparison import Comparison
+    from protofed.reproduction import Reproduction
     from protofed.results.result import Result
     from protofed.sweeps import Sweep
 
@@ -165,7 +166,9 @@ def speaks() -> bool:
     return not (several and rank.isdecimal() and int(rank) > 0)
 
 
-def finish(play: Callable[[], Result | Comparison | Sweep | Choice], shown: Any, folder: Path, as_json: bool) -> None:
+def finish(
+    play: Callable[[], Result | Comparison | Sweep | Choice | Reproduction], shown: Any, folder: Path, as_json: bool
+) -> None:
     """Play, then show; Ctrl-C, or the end of another process, says how to go on."""
     from protofed.runner import Interrupted
     from protofed.workers import WorkerDied
@@ -181,7 +184,8 @@ def finish(play: Callable[[], Result | Comparison | Sweep | Choice], shown: Any,
     show(outcome, folder, as_json)
 
 
-def show(outcome: Result | Comparison | Sweep | Choice, folder: Path, as_json: bool) -> None:
+def show(outcome: Result | Comparison | Sweep | Choice | Reproduction, folder: Path, as_json: bool) -> None:
+    from protofed.choose_k import Choice
     from protofed.comparison import Comparison
     from protofed.results import table
     from protofed.results.result import Result
@@ -201,8 +205,10 @@ def show(outcome: Result | Comparison | Sweep | Choice, folder: Path, as_json: b
         console.print(table.comparison_table(outcome))
     elif isinstance(outcome, Sweep):
         console.print(table.sweep_table(outcome))
-    else:
+    elif isinstance(outcome, Choice):
         console.print(table.choice_table(outcome))
+    else:
+        console.print(table.reproduction_table(outcome))
     for note in outcome.notes():
         print(f"note: {note}")
     print(f"runs: {folder}")

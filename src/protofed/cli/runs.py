@@ -139,6 +139,11 @@ def resume_command(
     if (folder / "choose-k.yaml").is_file():
         resume_choice(folder, quiet, as_json)
         return
+    if (folder / "reproduce.yaml").is_file():
+        from protofed.cli.reproduce import play
+
+        play(folder, quiet, as_json)
+        return
     opened = RunFolder.open(folder)
     if opened.result.exists():
         if speaks():

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from protofed.choose_k import Choice
     from protofed.comparison import Comparison, Spread
     from protofed.data.federation import Federation
+    from protofed.reproduction import Reproduction
     from protofed.results.result import Result
     from protofed.sweeps import Sweep
 
@@ -96,6 +97,16 @@ def sweep_table(sweep: Sweep) -> Table:
         setting = [str(cell.setting.get(name, "–")) for name in sweep.grid]
         cells = [_cell(cell.row.accuracy.get(name), name in cell.row.diagnostic) for name in names]
         table.add_row(*setting, cell.method, *cells)
+    return table
+
+
+def reproduction_table(reproduction: Reproduction) -> Table:
+    """Ours beside the paper's."""
+    table = Table(title=reproduction.headline(), box=SIMPLE_HEAD)
+    for number, name in enumerate(reproduction.COLUMNS):
+        table.add_column(name, justify="left" if number < 4 else "right", overflow="fold")
+    for line in reproduction.lines():
+        table.add_row(*line)
     return table
 
 
