@@ -83,10 +83,10 @@ def reproduce_command(
     )
     path = out or fresh_path(f"reproduce-{target.replace('/', '-')}")
     reproduction.tasks_of(reproduction.plan(request), request, path)  # nothing to run must not leave a folder behind
-    play(reproduction.create_folder(path, request), quiet, as_json)
+    resume_reproduction(reproduction.create_folder(path, request), quiet, as_json)
 
 
-def play(folder: Path, quiet: bool, as_json: bool) -> None:
+def resume_reproduction(folder: Path, quiet: bool, as_json: bool) -> None:
     """Play what a folder's request asks for and it does not hold yet."""
     from protofed import reproduction
     from protofed.results.progress import progress

@@ -119,7 +119,8 @@ def resume_command(
 ) -> None:
     """Continue a run, a comparison or a sweep from its last checkpoint."""
     from protofed import comparison
-    from protofed.cli.sweep import resume_choice, resume_sweep  # here, so that commands keep their order
+    from protofed.cli.reproduce import resume_reproduction  # here, so that commands keep their order
+    from protofed.cli.sweep import resume_choice, resume_sweep
     from protofed.engines.ranks import join
     from protofed.results.folder import RunFolder
     from protofed.results.progress import progress
@@ -140,9 +141,7 @@ def resume_command(
         resume_choice(folder, quiet, as_json)
         return
     if (folder / "reproduce.yaml").is_file():
-        from protofed.cli.reproduce import play
-
-        play(folder, quiet, as_json)
+        resume_reproduction(folder, quiet, as_json)
         return
     opened = RunFolder.open(folder)
     if opened.result.exists():
