@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cli.helpers import everything_in, finish, invoke, start
-from protofed.data.idx import MNIST
+from protofed.data.catalogue import MNIST
 
 BROKEN = """
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ def place(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("--dataset nope", ["--dataset: 'nope'", "known: digit-domains, digits, mnist"]),
+        ("--dataset nope", ["--dataset: 'nope'", "known: digit-domains, digit5, digits, "]),
         ("--dataset digit", ["--dataset: 'digit'", "did you mean 'digits'?"]),
         ("--dataset digits+nope", ["--dataset: 'nope'", "known: "]),
         ("--model nope", ["--model: 'nope'", "known: ", "mlp"]),
@@ -147,7 +147,7 @@ def mnist_files(folder: Path) -> dict[str, bytes]:
     shapes = {3: struct.pack(">4B3I", 0, 0, 8, 3, 20, 28, 28), 1: struct.pack(">4BI", 0, 0, 8, 1, 20)}
     size = {3: 20 * 28 * 28, 1: 20}
     content = {}
-    for name in MNIST:
+    for name in (file.name for file in MNIST):
         dimensions = 3 if "idx3" in name else 1
         content[name] = gzip.compress(shapes[dimensions] + bytes(size[dimensions]))
         (folder / name).write_bytes(content[name])
@@ -160,18 +160,16 @@ def test_a_wrong_checksum_is_refused(place: Path) -> None:
     line = refuse(place, "run", "--dataset", "mnist", "--data-dir", str(place))
     assert str(place / name) in line
     assert hashlib.sha256(content[name]).hexdigest() in line
-    assert f"should be {MNIST[name]}" in line
+    assert f"should be {MNIST[0].checksum.removeprefix('sha256:')}" in line
 
 
-def test_a_truncated_file_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncated_file_is_refused(place: Path) -> None:
     content = mnist_files(place)
-    name = "t10k-images-idx3-ubyte.gz"
-    content[name] = content[name][:-9]
-    (place / name).write_bytes(content[name])
-    for each, data in content.items():  # as if these were the official files
-        monkeypatch.setitem(MNIST, each, hashlib.sha256(data).hexdigest())
-    line = refuse(place, "run", "--dataset", "mnist", "--data-dir", str(place))
-    assert str(place / name) in line
+    for what in ("images-idx3", "labels-idx1"):  # no checksum is published for these
+        name = f"emnist-byclass-test-first20-{what}-ubyte.gz"
+        (place / name).write_bytes(content[f"t10k-{what}-ubyte.gz"][:-9])
+    line = refuse(place, "run", "--dataset", "emnist", "--data-dir", str(place))
+    assert str(place / "emnist-byclass-test-first20-images-idx3-ubyte.gz") in line
     assert "cut short" in line
 
 

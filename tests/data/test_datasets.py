@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from protofed.data import DATASETS, Dataset, load
-from protofed.data.digit_domains import FONTS, load_font
+from protofed.data.digit_domains import FONTS, digit_domains, load_font
 from protofed.errors import UserError
 
 
@@ -58,7 +58,7 @@ def test_digit_domains_are_balanced_however_many_are_taken(domains: Dataset) -> 
 
 
 def test_digit_domains_are_the_same_every_time(domains: Dataset) -> None:
-    again = load("digit-domains")
+    again = digit_domains()
     assert digest(again.train.images) == digest(domains.train.images)
     assert digest(again.test.images) == digest(domains.test.images)
 
@@ -119,9 +119,10 @@ def test_unknown_dataset() -> None:
 
 
 def test_every_dataset_is_described_in_one_line() -> None:
-    for _, description in DATASETS.values():
-        assert description
-        assert "\n" not in description
+    for source in DATASETS.values():
+        assert source.about
+        assert source.terms
+        assert "\n" not in source.about
 
 
 def test_importing_the_package_is_light() -> None:

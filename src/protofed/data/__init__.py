@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,11 @@ from typing import Any
 import torch
 from torch.nn.functional import interpolate
 
-from protofed.data.digit_domains import digit_domains
-from protofed.data.digits import digits
+from protofed.data.cache import cached, checksum
+from protofed.data.catalogue import DATASETS
 from protofed.data.federation import Client, Federation, federate, join
-from protofed.data.files import find_files
-from protofed.data.idx import mnist
+from protofed.data.files import Form, Source, missing, present, verify
+from protofed.data.order import interleaved
 from protofed.data.picture import heat_map
 from protofed.data.samples import Dataset, Samples
 from protofed.data.splits import SPLITS, Split
@@ -29,18 +28,10 @@ __all__ = [
     "Samples",
     "Split",
     "federate",
-    "find_files",
     "heat_map",
     "join",
     "load",
 ]
-
-# name -> (loader, what it is); a loader takes the folder with the data files
-DATASETS: dict[str, tuple[Callable[[Path | None], Dataset], str]] = {
-    "digits": (lambda _: digits(), "scikit-learn's 1,797 handwritten digits, 8x8 grey; needs no files"),
-    "digit-domains": (lambda _: digit_domains(), "digits in four domains, 32x32 RGB, made on the spot; needs no files"),
-    "mnist": (mnist, "MNIST, 28x28 grey; reads the four official .gz files from --data-dir"),
-}
 
 
 def load(
@@ -49,14 +40,50 @@ def load(
     """A dataset by name, with all or the first `train_size` of its training images, of their size or of another."""
     if name not in DATASETS:
         raise unknown("--dataset", name, DATASETS)
-    dataset = DATASETS[name][0](data_dir)
-    if image_size is not None:
-        dataset = resized(dataset, image_size)
+    source = DATASETS[name]
+    if image_size == source.shape[-1]:
+        image_size = None
+    dataset = (
+        _together(name, source, data_dir, image_size) if source.parts else _one(name, source, data_dir, image_size)
+    )
     if train_size is None:
         return dataset
     if not 1 <= train_size <= len(dataset.train):
         raise UserError("--train-size", train_size, f"{name} has 1 to {len(dataset.train)} training images")
     return replace(dataset, train=dataset.train.take(torch.arange(train_size)))
+
+
+def _one(name: str, source: Source, data_dir: Path | None, side: int | None) -> Dataset:
+    """A dataset that is read from files, or made."""
+    found = present(name, source, data_dir)
+    if found is None:
+        raise missing(name, source, data_dir)
+    form, paths = found
+
+    def decode() -> Dataset:
+        for file, path in zip(form.files, paths, strict=True):
+            verify(file, path)
+        dataset = form.read(paths, side)
+        return dataset if side is None else resized(dataset, side)
+
+    return cached(checksum(name, paths, side), decode)
+
+
+def _together(name: str, source: Source, data_dir: Path | None, side: int | None) -> Dataset:
+    """A dataset whose domains are datasets, in colour and of one size."""
+    parts = [load(part, data_dir, None, side or source.shape[-1]) for part in source.parts]
+
+    def every(samples: list[Samples]) -> Samples:
+        return interleaved(
+            Samples(
+                torch.cat([part.images.expand(-1, 3, -1, -1) for part in samples]),
+                torch.cat([part.labels for part in samples]),
+                torch.arange(len(samples)).repeat_interleave(torch.tensor([len(part) for part in samples])),
+            )
+        )
+
+    train, test = every([part.train for part in parts]), every([part.test for part in parts])
+    return Dataset.of(name, train, test, parts[0].classes, source.domains)
 
 
 def resized(dataset: Dataset, side: int) -> Dataset:
@@ -75,17 +102,22 @@ def _resized(samples: Samples, side: int) -> Samples:
 
 
 def describe(data_dir: Path | None) -> list[dict[str, Any]]:
-    """What `protofed datasets` says of each dataset."""
-    rows = []
-    for name, (loader, text) in DATASETS.items():
-        try:
-            dataset = loader(data_dir)
-        except UserError as missing:
-            rows.append({"name": name, "description": text, "present": False, "reason": str(missing)})
-            continue
-        about = {"train": len(dataset.train), "test": len(dataset.test), "classes": len(dataset.classes)}
-        shape = "×".join(str(side) for side in dataset.train.images.shape[1:])
-        rows.append(
-            {"name": name, "description": text, "present": True, **about, "shape": shape, "domains": dataset.domains}
-        )
-    return rows
+    """What `protofed datasets` says of each dataset; nothing is decoded."""
+    return [_about(name, source, data_dir) for name, source in DATASETS.items()]
+
+
+def _about(name: str, source: Source, data_dir: Path | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": name, "description": source.about}
+    if source.parts:
+        parts = [_about(part, DATASETS[part], data_dir) for part in source.parts]
+        absent = [part["reason"] for part in parts if not part["present"]]
+        notes = [f"{part['name']}: {part['note']}" for part in parts if part["note"]]
+        row |= {size: sum(part[size] for part in parts) for size in ("train", "test")}
+        row |= {"present": not absent, "note": "; ".join(notes), "reason": "; ".join(absent)}
+    else:
+        found = present(name, source, data_dir)
+        form: Form = found[0] if found else source.forms[0]
+        row |= {"train": form.train, "test": form.test, "present": found is not None, "note": form.note}
+        row |= {"reason": "" if found else str(missing(name, source, data_dir))}
+    shape = "×".join(str(side) for side in source.shape)
+    return row | {"classes": source.classes, "shape": shape, "domains": source.domains, "terms": source.terms}

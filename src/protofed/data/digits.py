@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from protofed.data.order import fifth_out
 from protofed.data.samples import Dataset, Samples
 
 
@@ -13,9 +14,4 @@ def digits() -> Dataset:
 
     raw = load_digits()
     images = (torch.from_numpy(raw.images) * 255 / 16).round().to(torch.uint8).unsqueeze(1)
-    labels = torch.from_numpy(raw.target).long()
-    position = torch.nn.functional.one_hot(labels).cumsum(0).gather(1, labels.unsqueeze(1)).squeeze(1)
-    test = position % 5 == 0  # position counts the images of the same class so far, from 1
-    everything = Samples.of(images, labels)
-    train_rows, test_rows = (~test).nonzero().flatten(), test.nonzero().flatten()
-    return Dataset.of("digits", everything.take(train_rows), everything.take(test_rows), "0123456789")
+    return Dataset.of("digits", *fifth_out(Samples.of(images, torch.from_numpy(raw.target).long())), "0123456789")

@@ -1,24 +1,110 @@
-"""Finding the files of a dataset."""
+"""Where a dataset comes from: the forms it is published in, their files, and where those lie."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from protofed.data.samples import Dataset
 from protofed.errors import UserError
 
+MOST = 4 * 2**30
+"""Bytes that one file may unpack to; more is taken for a bomb."""
 
-def find_files(dataset: str, data_dir: Path | None, names: Sequence[str]) -> list[Path]:
-    """The paths of these files, in data_dir or its folder for the dataset, written with dashes or underscores."""
-    if data_dir is None:
-        raise UserError("--data-dir", None, f"{dataset} is read from files: give the folder with {', '.join(names)}")
-    spellings = dict.fromkeys((dataset, dataset.replace("-", "_"), dataset.replace("_", "-")))
-    folders = [data_dir, *(data_dir / spelling for spelling in spellings)]
+
+@dataclass(frozen=True)
+class File:
+    """A file, or a folder, as it is published."""
+
+    name: str  # may be a path, or a pattern with a *
+    checksum: str = ""  # md5:... or sha256:...
+    url: str = ""
+
+
+@dataclass(frozen=True)
+class Form:
+    """One form of a dataset: its files, in order, and what makes images of them. Without files it is always there."""
+
+    files: tuple[File, ...]
+    read: Callable[[Sequence[Path], int | None], Dataset]  # the second is the side wanted, for pictures of any size
+    train: int | None  # images; None where nobody says how many
+    test: int | None
+    note: str = ""  # what is not as published
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset that can be had, in one of its forms; the first that is found is taken."""
+
+    about: str
+    terms: str
+    classes: int
+    shape: tuple[int, int, int]  # channels, height, width
+    forms: tuple[Form, ...]
+    domains: tuple[str, ...] = ()
+    page: str = ""  # where a person finds the files
+    folder: str = ""  # may lie in this folder as well as in one named like the dataset
+    parts: tuple[str, ...] = ()  # instead of forms: it is made of these datasets, a domain each
+
+
+def folders(dataset: str, data_dir: Path | None, also: str = "") -> list[Path]:
+    """Where a dataset's files may lie: its own folder, with dashes or underscores, before the folder of all."""
+    roots = [data_dir, Path(os.environ["PROTOFED_DATA"])] if os.environ.get("PROTOFED_DATA") else [data_dir]
+    names = [spelling for name in (dataset, also) for spelling in (name, name.replace("-", "_"))]
+    names += [dataset.replace("_", "-")]
+    return list(
+        dict.fromkeys(root / name for root in roots if root is not None for name in [*filter(None, names), "."])
+    )
+
+
+def find(names: Sequence[str], places: Sequence[Path]) -> list[Path]:
+    """The paths of these files, as many as there are; a pattern takes its first match."""
     found = []
     for name in names:
-        paths = [folder / name for folder in folders if (folder / name).is_file()]
-        if not paths:
-            searched = ", ".join(str(folder) for folder in folders)
-            raise UserError("--data-dir", str(data_dir), f"{dataset} needs the file {name}; looked in {searched}")
-        found.append(paths[0])
+        paths = [path for place in places for path in (sorted(place.glob(name)) if "*" in name else [place / name])]
+        found += [path for path in paths if path.exists()][:1]
     return found
+
+
+def present(dataset: str, source: Source, data_dir: Path | None) -> tuple[Form, list[Path]] | None:
+    """The first form whose files are all there, and where they are."""
+    places = folders(dataset, data_dir, source.folder)
+    for form in source.forms:
+        paths = find([file.name for file in form.files], places)
+        if len(paths) == len(form.files):
+            return form, paths
+    return None
+
+
+def missing(dataset: str, source: Source, data_dir: Path | None) -> UserError:
+    """The error that says which file is wanted, from where, and where to put it."""
+    places = folders(dataset, data_dir, source.folder)
+    found = {path.name for form in source.forms for path in find([file.name for file in form.files], places)}
+    wanted = [file for file in source.forms[0].files if Path(file.name).name not in found]
+    first = wanted[0]
+    others = f" (and {', '.join(file.name for file in wanted[1:])})" if wanted[1:] else ""
+    put = f"; looked in {', '.join(map(str, places))}" if places else ", and give its folder"
+    return UserError(
+        "--data-dir",
+        None if data_dir is None else str(data_dir),
+        f"{dataset} needs the file {first.name}{others}: get it from {first.url or source.page}{put}",
+    )
+
+
+def verify(file: File, path: Path) -> None:
+    """Raise if a file that carries a published name is not the published one."""
+    if not file.checksum:
+        return
+    kind, _, expected = file.checksum.partition(":")
+    with path.open("rb") as stream:
+        actual = hashlib.file_digest(stream, kind).hexdigest()
+    if actual != expected:
+        raise UserError(str(path), actual, f"the {kind} should be {expected}: fetch it again")
+
+
+def damaged(path: Path | str, reason: object) -> UserError:
+    """The error for a file that cannot be read, in one line."""
+    return UserError(str(path), " ".join(str(reason).split()), "the file is damaged or cut short: fetch it again")

@@ -87,9 +87,15 @@ def unit(images: Tensor) -> int:
 
 def pixel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel, of pixels scaled to 0..1; a constant channel gets std 1."""
-    pixels = images.transpose(0, 1).flatten(1).to(torch.float64) / unit(images)
-    std = pixels.std(dim=1, correction=0)
-    return tuple(pixels.mean(dim=1).tolist()), tuple(torch.where(std > 0, std, 1.0).tolist())
+    if images.dtype == torch.uint8:
+        levels = torch.arange(256, dtype=torch.float64) / 255
+        counts = [torch.bincount(channel.reshape(-1), minlength=256) for channel in images.unbind(1)]  # exact, and lean
+        parts = torch.stack(counts).double() / max(1, images[:, 0].numel())
+        mean = parts @ levels
+        std = (parts * (levels - mean.unsqueeze(1)) ** 2).sum(1).sqrt()
+    else:
+        std, mean = torch.std_mean(images.double(), (0, 2, 3), correction=0)
+    return tuple(mean.tolist()), tuple(torch.where(std > 0, std, 1.0).tolist())
 
 
 def check(

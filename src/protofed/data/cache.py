@@ -1,0 +1,77 @@
+"""Datasets that were decoded once, as safetensors; a file is named by the checksum of what it was made from."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from protofed.data.samples import Dataset, Samples
+
+VERSION = 1
+"""To be raised when a reader makes something else of the same files."""
+
+PARTS = ("images", "labels", "domains")
+
+
+def checksum(name: str, paths: Sequence[Path], side: int | None) -> str:
+    """A name for what a dataset's files, read at this size, give; of a folder it is its listing that counts."""
+    total = hashlib.blake2b(f"{VERSION}/{name}/{side}".encode(), digest_size=16)
+    for path in paths:
+        if path.is_dir():
+            for file in sorted(path.rglob("*")):
+                about = file.stat()
+                total.update(f"{file.relative_to(path)}/{about.st_size}/{about.st_mtime_ns}\n".encode())
+        else:
+            with path.open("rb") as stream:
+                total.update(hashlib.file_digest(stream, "blake2b").digest())
+    if not paths:  # it is drawn with these
+        total.update(" ".join(map(version, ("pillow", "matplotlib", "scikit-learn", "torch"))).encode())
+    return f"{name}-{total.hexdigest()}"
+
+
+def cached(key: str, make: Callable[[], Dataset]) -> Dataset:
+    """The dataset of this key, from the cache or made now; a cache that cannot be used is done without."""
+    path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "protofed" / "data" / f"{key}.safetensors"
+    if path.is_file():
+        with contextlib.suppress(Exception):  # damaged, or of a torch that is not here: it is made again
+            return _read(path)
+    dataset = make()
+    with contextlib.suppress(OSError):
+        _write(path, dataset)
+    return dataset
+
+
+def _read(path: Path) -> Dataset:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        about: dict[str, Any] = json.loads(file.metadata()["dataset"])
+        train, test = (Samples(*(file.get_tensor(f"{part}.{name}") for name in PARTS)) for part in ("train", "test"))
+    lists = {name: tuple(about[name]) for name in ("classes", "domains", "mean", "std")}
+    return Dataset(about["name"], train, test, **lists)
+
+
+def _write(path: Path, dataset: Dataset) -> None:
+    from safetensors.torch import save_file
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tensors: dict[str, Tensor] = {
+        f"{part}.{name}": getattr(getattr(dataset, part), name).contiguous()
+        for part in ("train", "test")
+        for name in PARTS
+    }
+    about = {name: getattr(dataset, name) for name in ("name", "classes", "domains", "mean", "std")}
+    draft = path.with_name(f".{path.name}.draft-{os.getpid()}")
+    try:
+        save_file(tensors, draft, metadata={"dataset": json.dumps(about)})
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,82 @@
+"""The files of a folder or of a zip, and the pictures among them."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+
+import torch
+from torch import Tensor
+
+from protofed.data.files import damaged
+from protofed.errors import UserError
+
+LARGEST = 2**26  # bytes of a file in a zip, and pixels of a picture; more is taken for a bomb
+SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"}
+
+
+class Tree:
+    """The files of a folder or of a zip by their paths, in the order of their names; a zip is never unpacked."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.zip: zipfile.ZipFile | None = None
+        if path.is_dir():
+            names = [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()]
+        else:
+            try:
+                self.zip = zipfile.ZipFile(path)
+            except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
+                raise damaged(path, error) from None
+            names = [entry.filename for entry in self.zip.infolist() if not entry.is_dir()]
+        for name in names:
+            if ".." in name.split("/") or name.startswith("/"):
+                raise UserError(str(path), name, "a path in it leads out of it")
+        self.names = sorted(name for name in names if not any(part.startswith((".", "__")) for part in name.split("/")))
+
+    def pictures(self) -> list[str]:
+        """The names that are pictures."""
+        return [name for name in self.names if PurePosixPath(name).suffix.lower() in SUFFIXES]
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one file."""
+        if self.zip is None:
+            return (self.path / name).read_bytes()
+        try:
+            size = self.zip.getinfo(name).file_size
+            if size > LARGEST:
+                raise UserError(f"{self.path}/{name}", f"{size} bytes", f"at most {LARGEST} are unpacked")
+            return self.zip.read(name)
+        except (
+            OSError,
+            KeyError,
+            EOFError,
+            zipfile.BadZipFile,
+            NotImplementedError,
+            RuntimeError,
+            zlib.error,
+        ) as error:
+            raise damaged(f"{self.path}/{name}", error) from None
+
+    def lines(self, name: str) -> list[str]:
+        """The lines of a text file that are not empty."""
+        return [line for line in self.read(name).decode("utf-8", "replace").splitlines() if line.strip()]
+
+    def picture(self, name: str, side: int) -> Tensor:
+        """A picture as uint8 [3, side, side]; one of another shape is squeezed into the square."""
+        import numpy as np
+        from PIL import Image
+
+        content = self.read(name)
+        try:
+            with Image.open(BytesIO(content)) as image:
+                if image.width * image.height > LARGEST:
+                    raise ValueError(f"{image.width} x {image.height} pixels are too many")
+                colours = image.convert("RGB")
+                if colours.size != (side, side):
+                    colours = colours.resize((side, side), Image.Resampling.BILINEAR)
+                return torch.from_numpy(np.array(colours)).permute(2, 0, 1)
+        except Exception as error:  # what Pillow raises on a broken file is whatever its decoder stumbles over
+            raise damaged(f"{self.path}/{name}", error) from None
