@@ -197,7 +197,7 @@ def test_features_of_ones_own_are_normalised_like_images() -> None:
 )
 def test_what_the_encoder_decides_cannot_be_said_twice(settings: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="encoder knows"):
-        small(encoder="e.safetensors", **settings)
+        Run(small(encoder="e.safetensors", **settings))
 
 
 def test_an_encoder_is_not_for_a_federation_of_ones_own(file: Path) -> None:

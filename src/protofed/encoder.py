@@ -137,8 +137,9 @@ class Encoder:
     def dataset(self, dataset: Dataset) -> Dataset:
         """The dataset with features in the place of images."""
         size = self.card.feature_size
+        novel = None if dataset.novel is None else self._samples(dataset.novel)
         train, test = (self._samples(part) for part in (dataset.train, dataset.test))
-        return replace(dataset, train=train, test=test, mean=(0.0,) * size, std=(1.0,) * size)
+        return replace(dataset, train=train, test=test, novel=novel, mean=(0.0,) * size, std=(1.0,) * size)
 
     def _samples(self, samples: Samples) -> Samples:
         return replace(samples, images=self.features(samples.images))

@@ -1,14 +1,15 @@
 """Who is asked, on what, by which rule: accuracies named model/test/rule, in percent, for every client.
 
 Models: `own` (the client's last trained one), `global` (the averaged one, where there is one). Tests: `own` (the
-client's label distribution), `all` (every class), `domain` (its domain), `val` (held out of its training data). Rules:
-`head` (the classifier), `nearest` (nearest prototype), `nearest-own` (the same among the client's own classes).
+client's label distribution), `all` (every class), `domain` (its domain), `val` (held out of its training data), `novel`
+(classes nobody trains on). Rules: `head` (the classifier), `nearest` (nearest prototype), `nearest-own` (the same among
+the client's own classes) and, on novel classes, `5-way-5-shot` and the like (nearest mean of a few examples).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from protofed.data.federation import Federation
 from protofed.engines.base import Engine
 from protofed.engines.group import Group, State
+from protofed.few_shot import Episodes, interval
 from protofed.messages import Broadcast
 from protofed.methods.base import Method
 from protofed.prototypes import Prototypes, class_means, nearest_class
@@ -38,6 +40,7 @@ class Evaluation:
 
     per_client: dict[str, list[float]] = field(default_factory=dict)
     per_domain: dict[str, dict[str, float]] = field(default_factory=dict)
+    interval: dict[str, float] = field(default_factory=dict)  # of few-shot episodes
     diagnostic: list[str] = field(default_factory=list)  # by class means of the client's own data, not by the method
 
     def means(self) -> dict[str, float]:
@@ -94,6 +97,12 @@ class Evaluator:
         )
         self.validates = all(client.validation is not None for client in clients)
         self.pools = [Pool(group, self.federation, self.by_domain) for group in engine.groups]
+        asked = engine.experiment
+        self.episodes = None
+        if self.federation.novel is not None:
+            self.episodes = Episodes(
+                self.federation.novel, asked.episode_ways, asked.episode_shots, asked.episodes, asked.seed
+            )
 
     @torch.no_grad()
     def __call__(self, broadcast: Broadcast) -> Evaluation:
@@ -101,13 +110,19 @@ class Evaluator:
         references = self.engine.method.references(broadcast)
         found: dict[str, list[Scores]] = {}
         by_domain: dict[str, list[Right]] = {}
+        played: dict[str, list[Scores]] = {}
         ranks = self.engine.ranks
         for number, (group, pool) in enumerate(zip(self.engine.groups, self.pools, strict=True)):
             sent = _sent(self.engine.method, group, broadcast)
             mine = slice((ranks.number - number) % ranks.count, None, ranks.count)
             for rows in list(_parts(group, ranks.count))[mine]:
                 view, members = pool.view(rows), group.members[rows.start : rows.stop]
-                for model, states in _models(group, rows, sent).items():
+                models = _models(group, rows, sent)
+                if self.episodes is not None:
+                    model = "global" if "global" in models else "own"
+                    scores = self._play(self.episodes, group, models[model]).expand(len(members), -1)
+                    played.setdefault(f"{model}/novel/{self.episodes.rule}", []).append((members, scores))
+                for model, states in models.items():
                     prototypes = references
                     if references is None and model == "own":
                         prototypes = class_means(*self.engine.embed(group, rows, states), self.classes)
@@ -123,9 +138,13 @@ class Evaluator:
                     if self.validates:
                         for rule, scores in self._validate(group, view, rows, states, prototypes).items():
                             found.setdefault(f"{model}/val/{rule}", []).append((members, scores))
-        everyones = ranks.gather([(found, by_domain)], self.engine.device)
-        found, by_domain = (_merged(parts) for parts in zip(*everyones, strict=True))
-        return self._evaluation(found, by_domain, diagnostic=references is None)
+        everyones = ranks.gather([(found, by_domain, played)], self.engine.device)
+        found, by_domain, played = (_merged(parts) for parts in zip(*everyones, strict=True))
+        for name, parts in played.items():
+            found[name] = [(members, scores.mean(1)) for members, scores in parts]
+        evaluation = self._evaluation(found, by_domain, diagnostic=references is None)
+        intervals = {name: interval(torch.cat([scores for _, scores in parts])) for name, parts in played.items()}
+        return replace(evaluation, interval=intervals)
 
     def _evaluation(
         self,
@@ -148,7 +167,7 @@ class Evaluator:
             of_domains = zip(self.federation.domains, hits, sizes, strict=True)
             per_domain[name] = {domain: 100 * (number / size) for domain, number, size in of_domains if size}
         marked = [name for name in per_client if diagnostic and "/nearest" in name]
-        return Evaluation(per_client, per_domain, marked)
+        return Evaluation(per_client, per_domain, diagnostic=marked)
 
     def _hits(
         self,
@@ -172,6 +191,16 @@ class Evaluator:
             for rule, answer in answers.items():
                 chunks.setdefault(rule, []).append(answer == y)
         return {rule: torch.cat(hits, 1) for rule, hits in chunks.items()}
+
+    def _play(self, episodes: Episodes, group: Group, states: State) -> Tensor:
+        """How each model fares in every episode: [models, episodes]."""
+        scores = []
+        for row in range(len(next(iter(states.values())))):  # features of many models at once would be large
+            state = {name: value[row : row + 1] for name, value in states.items()}
+            chunks = torch.split(episodes.images, group.images_at_once(1))
+            features = [self.engine.forward(group, state, group.pixels(x))[0].squeeze(0) for x in chunks]
+            scores.append(episodes.play(torch.cat(features)))
+        return torch.stack(scores)
 
     def _validate(
         self, group: Group, view: View, rows: range, states: State, prototypes: Prototypes | None

@@ -58,7 +58,10 @@ class Experiment:
         "none", "What clients hold changes into what the same split gives with another seed."
     )
     drift_round: int | None = _option(None, "First round of what follows a sudden drift; the middle unless given.")
-    novel: int = _option(0, "The last so many classes are kept from training, for few-shot episodes after it.")
+    novel: int = _option(0, "The last so many classes are kept from training; few-shot episodes are played on them.")
+    episode_ways: int = _option(5, "Novel classes in an episode.")
+    episode_shots: int = _option(5, "Examples of each class in an episode; 15 further images of each are told apart.")
+    episodes: int = _option(600, "Episodes at each evaluation, always the same ones.")
     val_fraction: float = _option(0.0, "Part of each client's training data held out for validation.")
     clients: int = _option(5, "Number of clients.")
     participation: float = _option(1.0, "Part of the clients that take part in a round.")
@@ -105,12 +108,15 @@ class Experiment:
             "ways",
             "shots",
             "test_shots",
+            "episode_shots",
         ):
             self._require(name, getattr(self, name) >= 1, "it must be 1 or more")
         for name in ("lr", "lr_decay", "alpha"):
             self._require(name, getattr(self, name) > 0, "it must be above 0")
         for name in ("momentum", "weight_decay", "half_width", "novel", "seed"):
             self._require(name, getattr(self, name) >= 0, "it must be 0 or more")
+        for name in ("episode_ways", "episodes"):
+            self._require(name, getattr(self, name) >= 2, "it must be 2 or more")
         self._require("participation", 0 < self.participation <= 1, "it must be above 0 and at most 1")
         self._require("val_fraction", 0 <= self.val_fraction < 1, "it must be at least 0 and below 1")
         if self.drift_round is not None:
@@ -119,10 +125,6 @@ class Experiment:
         self._require("long_tail", self.long_tail is None or self.long_tail >= 1, "it must be 1 or more")
         for name in ("width", "threads", "image_size"):
             self._require(name, getattr(self, name) is None or getattr(self, name) >= 1, "it must be 1 or more")
-        if self.encoder is not None:
-            for name in ("image_size", "normalise", "augment"):
-                plain = getattr(self, name) == type(self).__dataclass_fields__[name].default
-                self._require(name, plain, "the encoder knows what it sees, and sees every image once")
         self._require("time_budget", self.time_budget is None or self.time_budget > 0, "it must be above 0 seconds")
 
     def _require(self, name: str, holds: bool, allowed: str) -> None:

@@ -56,7 +56,7 @@ class Run:
         self.device = _device(experiment.device, ranks)
         if federation is not None and experiment.encoder is not None:
             raise UserError("encoder", experiment.encoder, "a federation of your own may hold features instead")
-        self.encoder = None if experiment.encoder is None else Encoder.read(Path(experiment.encoder), self.device)
+        self.encoder = encoder_of(experiment, self.device)
         self.drift = drift_of(experiment, self.encoder) if federation is None else None
         self.federation = federation or (self.drift.at(0) if self.drift else federation_of(experiment, self.encoder))
         groups = group_clients(
@@ -143,6 +143,7 @@ class Run:
         line["per_client"] = evaluation.per_client
         line["per_domain"] = evaluation.per_domain
         line["diagnostic"] = evaluation.diagnostic
+        line["interval"] = evaluation.interval
         line["seconds"] += self._since(began)
 
     def _since(self, began: float) -> float:
@@ -240,6 +241,17 @@ def public_images(experiment: Experiment, method: Method, encoder: Encoder | Non
     return images if encoder is None else encoder.features(images)
 
 
+def encoder_of(experiment: Experiment, device: torch.device) -> Encoder | None:
+    """The frozen encoder of an experiment, which alone decides how images are seen."""
+    if experiment.encoder is None:
+        return None
+    for name in ("image_size", "normalise", "augment"):
+        if getattr(experiment, name) != getattr(Experiment, name):
+            why = "the encoder knows what it sees, and sees every image once"
+            raise UserError(f"--{name.replace('_', '-')}", getattr(experiment, name), why)
+    return Encoder.read(Path(experiment.encoder), device)
+
+
 def federation_of(experiment: Experiment, encoder: Encoder | None = None) -> Federation:
     """The clients of an experiment; datasets joined with + get an equal number of clients each."""
     names = experiment.dataset.split("+")
@@ -256,10 +268,12 @@ def federation_of(experiment: Experiment, encoder: Encoder | None = None) -> Fed
     )
     if experiment.clients < len(names):
         raise UserError("--clients", experiment.clients, f"{len(names)} datasets need at least as many clients")
+    if experiment.novel and len(names) > 1:
+        raise UserError("--novel", experiment.novel, "the classes of one dataset may be novel, not of several")
     parts = []
     for number, name in enumerate(names):
         share = (experiment.clients + len(names) - 1 - number) // len(names)
-        dataset = _load(experiment, name, experiment.train_size, encoder)
+        dataset = _load(experiment, name, experiment.train_size, encoder).keep_out(experiment.novel)
         if experiment.normalise == "imagenet" or experiment.augment == "rethinkfl":
             dataset = dataset.normalised(*IMAGENET)
         if encoder is not None:
@@ -314,7 +328,7 @@ def _resolved(experiment: Experiment, engine: Engine) -> Experiment:
 
 def _not_evaluated() -> dict[str, Any]:
     """The accuracies of a round without any."""
-    return {"accuracy": {}, "per_client": {}, "per_domain": {}, "diagnostic": []}
+    return {"accuracy": {}, "per_client": {}, "per_domain": {}, "diagnostic": [], "interval": {}}
 
 
 def _device(name: str, ranks: Ranks) -> torch.device:

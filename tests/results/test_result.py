@@ -15,7 +15,7 @@ def lines(*rounds: tuple[float, ...]) -> list[dict[str, Any]]:
 
 def line(*per_client: float) -> dict[str, Any]:
     if not per_client:
-        return {"accuracy": {}, "per_client": {}, "per_domain": {}, "diagnostic": []}
+        return {"accuracy": {}, "per_client": {}, "per_domain": {}, "diagnostic": [], "interval": {}}
     name = "own/all/head"
     mean = sum(per_client) / len(per_client)
     return {
@@ -23,6 +23,7 @@ def line(*per_client: float) -> dict[str, Any]:
         "per_client": {name: list(per_client)},
         "per_domain": {name: {"x": mean}},
         "diagnostic": [name],
+        "interval": {},
     }
 
 

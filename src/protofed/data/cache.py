@@ -26,6 +26,7 @@ def checksum(name: str, paths: Sequence[Path], side: int | None) -> str:
     total = hashlib.blake2b(f"{VERSION}/{name}/{side}".encode(), digest_size=16)
     for path in paths:
         if path.is_dir():
+            total.update(path.name.encode())
             for file in sorted(path.rglob("*")):
                 about = file.stat()
                 total.update(f"{file.relative_to(path)}/{about.st_size}/{about.st_mtime_ns}\n".encode())
@@ -34,7 +35,7 @@ def checksum(name: str, paths: Sequence[Path], side: int | None) -> str:
                 total.update(hashlib.file_digest(stream, "blake2b").digest())
     if not paths:  # it is drawn with these
         total.update(" ".join(map(version, ("pillow", "matplotlib", "scikit-learn", "torch"))).encode())
-    return f"{name}-{total.hexdigest()}"
+    return f"{name.partition(':')[0]}-{total.hexdigest()}"
 
 
 def cached(key: str, make: Callable[[], Dataset]) -> Dataset:
@@ -55,7 +56,7 @@ def _read(path: Path) -> Dataset:
     with safe_open(path, framework="pt") as file:
         about: dict[str, Any] = json.loads(file.metadata()["dataset"])
         train, test = (Samples(*(file.get_tensor(f"{part}.{name}") for name in PARTS)) for part in ("train", "test"))
-    lists = {name: tuple(about[name]) for name in ("classes", "domains", "mean", "std")}
+    lists: dict[str, Any] = {name: tuple(about[name]) for name in ("classes", "domains", "mean", "std")}
     return Dataset(about["name"], train, test, **lists)
 
 

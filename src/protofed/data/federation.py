@@ -49,6 +49,7 @@ class Federation:
     clients: tuple[Client, ...]
     classes: tuple[str, ...]
     domains: tuple[str, ...] = ("all",)
+    novel: Samples | None = None  # of other classes, which nobody trains on: for few-shot episodes
 
     def __post_init__(self) -> None:
         if not self.clients:
@@ -57,6 +58,8 @@ class Federation:
             for samples in (client.train, client.pool, client.validation):
                 if samples is not None:
                     check(samples, self.classes, self.domains, client.mean, client.std)
+            if self.novel is not None and self.novel.images.shape[1:] != client.train.images.shape[1:]:
+                raise UserError("novel", list(self.novel.images.shape), "its images must be of the clients' shape")
             if not len(client.own) or not 0 <= int(client.own.min()) <= int(client.own.max()) < len(client.pool):
                 raise UserError("own", client.own.tolist(), f"give rows of the pool, from 0 to {len(client.pool) - 1}")
 
@@ -86,7 +89,7 @@ def federate(dataset: Dataset, split: Split, clients: int, seed: int, val_fracti
             raise UserError("test set", dataset.name, f"holds no image of the classes and domains of client {k}")
         train, validation = _hold_out(everything, val_fraction, seed, k)
         members.append(Client(train, dataset.test, own, validation, dataset.mean, dataset.std))
-    return Federation(tuple(members), dataset.classes, dataset.domains)
+    return Federation(tuple(members), dataset.classes, dataset.domains, dataset.novel)
 
 
 def _cells(samples: Samples, dataset: Dataset) -> Tensor:

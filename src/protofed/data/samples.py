@@ -59,6 +59,7 @@ class Dataset:
     domains: tuple[str, ...]  # a dataset without domains has one, named like the dataset
     mean: tuple[float, ...]  # per channel, of pixels scaled to 0..1
     std: tuple[float, ...]
+    novel: Samples | None = None  # of classes that are not among `classes`, for few-shot episodes
 
     def __post_init__(self) -> None:
         check(self.train, self.classes, self.domains, self.mean, self.std)
@@ -71,6 +72,18 @@ class Dataset:
         """A dataset whose mean and std are those of its training images."""
         mean, std = pixel_statistics(train.images)
         return cls(name, train, test, tuple(classes), tuple(domains) or (name,), mean, std)
+
+    def keep_out(self, number: int) -> Dataset:
+        """Without the last so many classes, whose test images are novel then."""
+        if number == 0:
+            return self
+        left = len(self.classes) - number
+        if left < 2:
+            why = f"{self.name} has {len(self.classes)} classes, of which two must be left to train on"
+            raise UserError("--novel", number, why)
+        train, test = (part.take((part.labels < left).nonzero().flatten()) for part in (self.train, self.test))
+        novel = self.test.take((self.test.labels >= left).nonzero().flatten())
+        return replace(self, train=train, test=test, classes=self.classes[:left], novel=novel)
 
     def normalised(self, mean: tuple[float, ...], std: tuple[float, ...]) -> Dataset:
         """The same images, to be seen with a mean and std for each of three colours."""

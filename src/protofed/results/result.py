@@ -20,6 +20,7 @@ class Accuracy:
     best_round: int
     per_client: list[float]
     per_domain: dict[str, float] | None = None
+    interval: float | None = None  # of `last` over few-shot episodes: half the width of 95 % confidence
     diagnostic: bool = False  # by class means of the client's own data: the method itself has no such rule
 
 
@@ -57,8 +58,9 @@ class Result:
             if values[name] is None:
                 del values[name]
         for entry in values["accuracy"].values():
-            if entry["per_domain"] is None:
-                del entry["per_domain"]
+            for name in ("per_domain", "interval"):
+                if entry[name] is None:
+                    del entry[name]
         return json.dumps(values, indent=2) + "\n"
 
     @classmethod
@@ -85,6 +87,7 @@ def summarise(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Accuracy]:
             best_round=rounds[best]["round"],
             per_client=per_client,
             per_domain=end["per_domain"].get(name),
+            interval=end["interval"].get(name),
             diagnostic=name in end["diagnostic"],
         )
     return summary

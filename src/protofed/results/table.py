@@ -49,7 +49,9 @@ def size(number: float) -> str:
 
 def comparison_table(comparison: Comparison) -> Table:
     """Mean ± std over seeds of the last round's accuracies, bytes per round and seconds, for each method."""
-    names = [name for name in COLUMNS if any(name in row.accuracy for row in comparison.rows)]
+    found = [name for row in comparison.rows for name in row.accuracy]
+    names = [name for name in COLUMNS if name in found]
+    names += dict.fromkeys(name for name in found if "/novel/" in name)
     first = comparison.results[0]
     seeds = len(comparison.rows[0].rounds)
     table = Table(
@@ -140,6 +142,8 @@ def result_table(result: Result) -> Table:
     for name, value in result.accuracy.items():
         mark = " *" if value.diagnostic else ""
         numbers = [f"{number:.2f}" for number in (value.last, value.last5, value.best)]
+        if value.interval is not None:
+            numbers[0] += f" ± {value.interval:.2f}"
         style = "bold" if name == result.score else None
         table.add_row(name + mark, *numbers, str(value.best_round), f"{min(value.per_client):.2f}", style=style)
     return table
