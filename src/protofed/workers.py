@@ -73,7 +73,7 @@ def cores() -> int:
 def at_once(jobs: int | None, experiment: Experiment, runs: int) -> int:
     """How many of the runs go on at a time: `jobs` or, unless given, what uses all cores or fits on the GPU."""
     if jobs is not None:
-        return min(jobs, runs)
+        return max(1, min(jobs, runs))
     if experiment.device != "cpu" and torch.cuda.is_available():
         memory = torch.cuda.get_device_properties(0).total_memory
         return max(1, min(ON_A_GPU, memory // GPU_MEMORY, runs))

@@ -76,7 +76,7 @@ def test_datasets_say_whether_their_files_are_there(tmp_path: Path) -> None:
     assert "--data-dir" in rows["mnist"]["reason"]
 
 
-COMMANDS = ("run", "compare", "resume", "split", "methods", "models", "datasets")
+COMMANDS = ("run", "compare", "resume", "split", "sweep", "choose-k", "methods", "models", "datasets")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -117,7 +117,7 @@ def resume_command(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Continue a run, a comparison or a sweep from its last checkpoint."""
+    """Continue what was begun, from its last checkpoint."""
     from protofed import comparison
     from protofed.cli.reproduce import resume_reproduction  # here, so that commands keep their order
     from protofed.cli.sweep import resume_choice, resume_sweep

@@ -62,7 +62,7 @@ def sweep_command(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Vary options or parameters of methods over a grid: a table and a plot."""
+    """Vary options or methods' parameters over a grid."""
     from protofed import comparison, sweeps
     from protofed.results.folder import fresh_path
     from protofed.results.progress import progress
@@ -109,7 +109,7 @@ def choose_k_command(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Choose the number of prototypes a class, K, from validation accuracy and from silhouettes."""
+    """Choose K, the number of prototypes a class."""
     from protofed import choose_k, comparison, sweeps
     from protofed.results.folder import fresh_path
     from protofed.results.progress import progress
