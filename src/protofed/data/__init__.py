@@ -13,8 +13,10 @@ from protofed.data.cache import cached, checksum
 from protofed.data.catalogue import DATASETS
 from protofed.data.federation import Client, Federation, federate, join
 from protofed.data.files import Form, Source, missing, present, verify
+from protofed.data.npz import npz
 from protofed.data.order import interleaved
 from protofed.data.picture import heat_map
+from protofed.data.pictures import folder
 from protofed.data.samples import Dataset, Samples
 from protofed.data.splits import SPLITS, Split
 from protofed.errors import UserError, unknown
@@ -34,18 +36,23 @@ __all__ = [
 ]
 
 
+OWN = {"folder": folder, "npz": npz}
+"""What reads a user's own data."""
+
+
 def load(
     name: str, data_dir: Path | None = None, train_size: int | None = None, image_size: int | None = None
 ) -> Dataset:
     """A dataset by name, with all or the first `train_size` of its training images, of their size or of another."""
-    if name not in DATASETS:
-        raise unknown("--dataset", name, DATASETS)
-    source = DATASETS[name]
-    if image_size == source.shape[-1]:
-        image_size = None
-    dataset = (
-        _together(name, source, data_dir, image_size) if source.parts else _one(name, source, data_dir, image_size)
-    )
+    kind, _, path = name.partition(":")
+    if path and kind in OWN:
+        dataset = _own(name, kind, Path(path), image_size)
+    elif name not in DATASETS:
+        raise unknown("--dataset", name, (*DATASETS, *(f"{kind}:PATH" for kind in OWN)))
+    elif DATASETS[name].parts:
+        dataset = _together(name, DATASETS[name], data_dir, image_size)
+    else:
+        dataset = _one(name, DATASETS[name], data_dir, image_size)
     if train_size is None:
         return dataset
     if not 1 <= train_size <= len(dataset.train):
@@ -53,8 +60,17 @@ def load(
     return replace(dataset, train=dataset.train.take(torch.arange(train_size)))
 
 
+def _own(name: str, kind: str, path: Path, side: int | None) -> Dataset:
+    """A user's own data."""
+    if not path.exists():
+        raise UserError("--dataset", name, f"there is no {path}")
+    path = path.resolve()
+    return cached(checksum(f"{kind}:{path.stem}", [path], side), lambda: resized(OWN[kind]([path], side), side))
+
+
 def _one(name: str, source: Source, data_dir: Path | None, side: int | None) -> Dataset:
     """A dataset that is read from files, or made."""
+    side = None if side == source.shape[-1] else side
     found = present(name, source, data_dir)
     if found is None:
         raise missing(name, source, data_dir)
@@ -63,8 +79,7 @@ def _one(name: str, source: Source, data_dir: Path | None, side: int | None) -> 
     def decode() -> Dataset:
         for file, path in zip(form.files, paths, strict=True):
             verify(file, path)
-        dataset = form.read(paths, side)
-        return dataset if side is None else resized(dataset, side)
+        return resized(form.read(paths, side), side)
 
     return cached(checksum(name, paths, side), decode)
 
@@ -86,8 +101,10 @@ def _together(name: str, source: Source, data_dir: Path | None, side: int | None
     return Dataset.of(name, train, test, parts[0].classes, source.domains)
 
 
-def resized(dataset: Dataset, side: int) -> Dataset:
-    """The dataset with square images of another size."""
+def resized(dataset: Dataset, side: int | None) -> Dataset:
+    """The dataset with square images of another size, if one is given."""
+    if side is None:
+        return dataset
     return replace(dataset, train=_resized(dataset.train, side), test=_resized(dataset.test, side))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protofed.data import idx, mat, pictures, usps
+from protofed.data import idx, leaf, mat, pickles, pictures, usps
 from protofed.data.digit_domains import DOMAINS, digit_domains
 from protofed.data.digits import digits
 from protofed.data.files import File, Form, Source
@@ -54,6 +54,33 @@ SVHN = (
     File("test_32x32.mat", "md5:eb5a983be6a315427106f1b164d9cef3", HOUSES + "test_32x32.mat"),
 )
 
+TORONTO = "https://www.cs.toronto.edu/~kriz/"
+CIFAR10_TAR = (
+    File("cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a", TORONTO + "cifar-10-python.tar.gz"),
+)
+CIFAR10 = tuple(
+    File(f"cifar-10-batches-py/{name}", f"md5:{md5}")
+    for name, md5 in (
+        ("data_batch_1", "c99cafc152244af753f735de768cd75f"),
+        ("data_batch_2", "d4bba439e000b95fd0a9bffe97cbabec"),
+        ("data_batch_3", "54ebc095f3ab1f0389bbae665268c751"),
+        ("data_batch_4", "634d18415352ddfa80567beed471001a"),
+        ("data_batch_5", "482c414d41f54cd18b22e5b47cb7c3cb"),
+        ("test_batch", "40351d587109b95175f43aff81a1287e"),
+        ("batches.meta", "5ff9c542aee3614f3951f8cda6e48888"),
+    )
+)
+CIFAR100_TAR = (
+    File("cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85", TORONTO + "cifar-100-python.tar.gz"),
+)
+CIFAR100 = tuple(
+    File(f"cifar-100-python/{name}", f"md5:{md5}")
+    for name, md5 in (
+        ("train", "16019d7e3df5f24257cddd939b257f8d"),
+        ("test", "f0ef6b0ae62326f3e7ffdfab6717acfc"),
+        ("meta", "7973b15100ade9c7d40fb424638fde48"),
+    )
+)
 PACS_LISTS = [f"{domain}_{part}_kfold.txt" for part in ("train", "crossval") for domain in pictures.PACS]
 VISDA = "http://csr.bu.edu/ftp/visda/2019/multi-source/"
 DOMAINNET_ZIPS = tuple(
@@ -213,6 +240,60 @@ DATASETS: dict[str, Source] = {
             ),
         ),
         page="http://yaroslav.ganin.net",
+    ),
+    "cifar10": Source(
+        "CIFAR-10: small photographs",
+        RESEARCH,
+        10,
+        (3, 32, 32),
+        (Form(CIFAR10_TAR, pickles.cifar10, 50_000, 10_000), Form(CIFAR10, pickles.cifar10, 50_000, 10_000)),
+    ),
+    "cifar100": Source(
+        "CIFAR-100: small photographs",
+        RESEARCH,
+        100,
+        (3, 32, 32),
+        (Form(CIFAR100_TAR, pickles.cifar100, 50_000, 10_000), Form(CIFAR100, pickles.cifar100, 50_000, 10_000)),
+    ),
+    "fc100": Source(
+        "FC100: CIFAR-100 for few-shot learning, classes of training, validation and test in this order",
+        RESEARCH,
+        100,
+        (3, 32, 32),
+        (
+            Form(
+                tuple(
+                    File(f"FC100_{part}.pickle", f"md5:{md5}")
+                    for part, md5 in (
+                        ("train", "1a740ab9aa52ed9397704b38ea19cc6e"),
+                        ("val", "1968510800c5d75a96ca948572cc4dfc"),
+                        ("test", "c2dc7b564f5576cf3f04bf0f39ecc9ff"),
+                    )
+                ),
+                pickles.fc100,
+                48_000,
+                12_000,
+                "its parts share no class: every fifth image of each class is a test image",
+            ),
+        ),
+        page="https://github.com/kjunelee/MetaOptNet",
+    ),
+    "femnist": Source(
+        "FEMNIST: LEAF's handwritten characters by writer",
+        "BSD 2-clause (LEAF); NIST data",
+        62,
+        (1, 28, 28),
+        (
+            Form(_named("data/train", "data/test"), leaf.femnist_split, None, None),
+            Form(
+                _named("data/all_data"),
+                leaf.femnist,
+                None,
+                None,
+                "not divided: every fifth image of a class is a test image",
+            ),
+        ),
+        page="https://github.com/TalwalkarLab/leaf",
     ),
     "office-caltech10": Source(
         "Office-Caltech10: things in photographs of four kinds",

@@ -37,7 +37,10 @@ def _libsvm(path: Path) -> Samples:
             label, *pairs = line.split()
             labels.append(int(float(label)) - 1)
             indices, values = zip(*(pair.split(":") for pair in pairs), strict=True)
-            pixels[row, torch.tensor([int(index) - 1 for index in indices])] = torch.tensor([float(v) for v in values])
+            places = torch.tensor([int(index) for index in indices])
+            if places.min() < 1:
+                raise IndexError("an index below 1")
+            pixels[row, places - 1] = torch.tensor([float(value) for value in values])
         except (ValueError, IndexError) as error:
             raise damaged(path, f"line {row + 1}: {error}") from None
     return _samples(path, (pixels + 1) / 2, torch.tensor(labels, dtype=torch.int64))
@@ -57,8 +60,8 @@ def usps_h5(paths: Sequence[Path], _: int | None) -> Dataset:
                 if data.shape != (len(target), PIXELS):
                     raise damaged(paths[0], f"{name}/data is {data.shape}, not ({len(target)}, {PIXELS})")
                 parts.append((torch.from_numpy(data[()]), torch.from_numpy(target[()]).long()))
-    except (OSError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise damaged(paths[0], error) from None
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise error if isinstance(error, UserError) else damaged(paths[0], error) from None
     train, test = (_samples(paths[0], *part) for part in parts)
     return Dataset.of("usps", train, test, "0123456789")
 
