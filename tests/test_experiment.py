@@ -25,7 +25,8 @@ OTHER: dict[str, Any] = {
     **{"rounds": 2, "epochs": 3, "batch_size": 4, "lr": 1e-3, "lr_decay": 0.95, "momentum": 0.0, "weight_decay": 1e-4},
     **{"seed": 11, "engine": "stacked", "device": "cpu", "precision": "float64", "time_budget": 1.5},
     **{"image_size": 16, "normalise": "imagenet", "augment": "crop", "drift": "sudden", "drift_round": 2, "novel": 2},
-    **{"encoder": "some encoder.safetensors", "episode_ways": 2, "episode_shots": 1, "episodes": 60},
+    **{"start": "weights.safetensors", "encoder": "some encoder.safetensors"},
+    **{"episode_ways": 2, "episode_shots": 1, "episodes": 60},
     **{"checkpoint_every": 5, "width": 3, "threads": 2, "deterministic": True, "eval_every": 4},
 }
 """A value for every field that is not its default."""

@@ -68,6 +68,7 @@ class Experiment:
     model: str = _option(
         "mlp", "Model that `protofed models` lists, or path/to/file.py:Name; several, comma-separated, are dealt out."
     )
+    start: str | None = _option(None, "Initial weights (safetensors), by name and shape; stem and head are drawn anew.")
     encoder: str | None = _option(None, "Frozen encoder (safetensors): models see its features instead of images.")
     rounds: int = _option(60, "Communication rounds.")
     epochs: int = _option(1, "Local epochs in a round.")

@@ -195,6 +195,10 @@ class Run:
         marks = self.drift.landmarks.items()
         return {name: self.history[round]["accuracy"] for name, round in marks if round < len(self.history)}
 
+    def _drawn_anew(self) -> list[str]:
+        """What of the models was not in the file they started from."""
+        return list(dict.fromkeys(name for group in self.engine.groups for name in group.drawn_anew))
+
     def result(self, folder: RunFolder | None) -> Result:
         """What came out so far."""
         experiment = self.experiment
@@ -219,6 +223,7 @@ class Run:
             stopped="rounds" if len(self.history) >= experiment.rounds else "time budget",
             accuracy=accuracy,
             drift=self._drifted(),
+            drawn_anew=None if experiment.start is None else self._drawn_anew(),
             encoder=None if self.encoder is None else dataclasses.asdict(self.encoder.card),
             folder=None if folder is None else str(folder.path),
         )
@@ -320,7 +325,7 @@ def _resolved(experiment: Experiment, engine: Engine) -> Experiment:
     """The experiment as it is run, so that it runs again the same way, and from any folder."""
     settled: dict[str, Any] = {"engine": engine.name, "width": engine.width, "device": str(engine.device)}
     settled["threads"] = torch.get_num_threads()
-    for name in ("data_dir", "encoder"):
+    for name in ("data_dir", "encoder", "start"):
         path = getattr(experiment, name)
         settled[name] = None if path is None else str(Path(path).resolve())
     return Experiment.from_mapping(dataclasses.asdict(experiment) | settled)

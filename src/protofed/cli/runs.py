@@ -169,6 +169,7 @@ def resume_command(
     "momentum",
     "weight_decay",
     "model",
+    "start",
     "encoder",
     "episode_ways",
     "episode_shots",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from protofed.messages import Broadcast
 from protofed.methods.base import Clock, Method, Turn
 from protofed.models import ModelSpec, build
 from protofed.models.stacking import bytes_per_image
+from protofed.models.start import start_from
 from protofed.prototypes import Prototypes
 from protofed.randomness import key
 
@@ -88,6 +90,8 @@ class Group:
         """Each client's own model as it was last trained."""
         self.taken = torch.zeros(len(clients), dtype=torch.int64, device=device)
         """How many turns each client has had."""
+        self.drawn_anew: list[str] = []
+        """Tensors that the file of initial weights did not give."""
 
     def hold(self, clients: Sequence[Client]) -> None:
         """Take in what the members have to train on from now on."""
@@ -141,15 +145,22 @@ def group_clients(
         kind = (spec, client.train.images.shape[1:], client.mean, client.std, id(client.pool))
         alike.setdefault(kind, []).append(index)
     dtype = torch.float64 if experiment.precision == "float64" else torch.float32
+    anew: list[list[str]] = []
+
+    def extend(module: nn.Module, classes: int) -> nn.Module:
+        anew.append([] if experiment.start is None else start_from(Path(experiment.start), module))
+        return method.extend(module, classes)
+
     groups = []
     for members in alike.values():
         clients = [federation.clients[index] for index in members]
         channels, height, width = clients[0].train.images.shape[1:]
         spec = models[members[0] * len(models) // total]
         classes, draws = len(federation.classes), key(experiment.seed, "weights")
-        module = build(spec, (channels, height, width), classes, draws, method.extend)
+        module = build(spec, (channels, height, width), classes, draws, extend)
         share = room(device) * len(members) / total
         groups.append(Group(members, clients, module, device, dtype, share))
+        groups[-1].drawn_anew = anew[-1]
     return groups
 
 

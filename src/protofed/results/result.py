@@ -47,6 +47,7 @@ class Result:
     stopped: str  # "rounds" or "time budget"
     accuracy: dict[str, Accuracy]
     drift: dict[str, dict[str, float]] | None = None  # accuracies before, at and after what clients hold changed
+    drawn_anew: list[str] | None = None  # tensors that a file of initial weights did not give
     encoder: dict[str, Any] | None = None  # the card of the frozen encoder whose features stood for images
     folder: str | None = None  # where it is on disk; not part of result.json
 
@@ -54,7 +55,7 @@ class Result:
         """The text of result.json."""
         values = dataclasses.asdict(self)
         del values["folder"]
-        for name in ("drift", "encoder"):
+        for name in ("drift", "drawn_anew", "encoder"):
             if values[name] is None:
                 del values[name]
         for entry in values["accuracy"].values():

@@ -133,9 +133,10 @@ def result_table(result: Result) -> Table:
     """Every accuracy of one run."""
     r = result
     limit = "" if r.stopped == "rounds" else f" (stopped by {r.stopped})"
+    start = "" if r.drawn_anew is None else f"\ninitial weights from a file, but for {', '.join(r.drawn_anew)}"
     table = Table(
         title=f"{r.method}, {r.dataset}, {r.split}, {r.clients} clients, {r.model}, seed {r.seed}",
-        caption=f"{r.rounds} rounds{limit}, {r.seconds:.1f} s, {size(r.bytes_up)} up, {size(r.bytes_down)} down",
+        caption=f"{r.rounds} rounds{limit}, {r.seconds:.1f} s, {size(r.bytes_up)} up, {size(r.bytes_down)} down{start}",
     )
     for name in ("model/test/rule", "last", "last 5", "best", "in round", "worst client"):
         table.add_column(name, justify="left" if name == "model/test/rule" else "right")
