@@ -7,7 +7,10 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="session")
 def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> object:
-    """Which engine is fastest is remembered per machine: not in the home of whoever runs the tests."""
+    """What is remembered per machine is not in the home of whoever runs the tests; and nothing is fetched."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        for name in ("http_proxy", "https_proxy"):
+            patch.setenv(name, "http://127.0.0.1:9")  # where nobody listens
+        patch.setenv("no_proxy", "127.0.0.1")
         yield

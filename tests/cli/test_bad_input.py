@@ -65,7 +65,7 @@ def place(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("--dataset nope", ["--dataset: 'nope'", "known: digit-domains, digit5, digits, "]),
+        ("--dataset nope", ["--dataset: 'nope'", "known: cifar10, ", "digit5, digits, "]),
         ("--dataset digit", ["--dataset: 'digit'", "did you mean 'digits'?"]),
         ("--dataset digits+nope", ["--dataset: 'nope'", "known: "]),
         ("--model nope", ["--model: 'nope'", "known: ", "mlp"]),

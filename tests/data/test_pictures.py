@@ -308,9 +308,7 @@ def test_real_pictures_and_digit5() -> None:
     things = load("office-caltech10", place)
     assert things.train.domains.bincount().tolist() == [899, 768, 237, 127]  # RethinkFL's numbers
     assert things.test.domains.bincount().tolist() == [224, 190, 58, 30]
-    assert things.classes == tuple(
-        ["backpack", "bike", "calculator", "headphones", "keyboard", "laptop", "monitor", "mouse", "mug", "projector"]
-    )
+    assert (len(things.classes), things.classes[0], things.classes[9]) == (10, "backpack", "projector")
     blended = load("mnist-m", place)
     assert (blended.train.labels.bincount().tolist(), len(blended.test)) == ([700] * 10, 2500)
     sizes = {row["name"]: (row["train"], row["test"]) for row in describe(place) if row["present"]}

@@ -11,6 +11,7 @@ from torch.nn.functional import interpolate
 
 from protofed.data.cache import cached, checksum
 from protofed.data.catalogue import DATASETS
+from protofed.data.download import fetch
 from protofed.data.federation import Client, Federation, federate, join
 from protofed.data.files import Form, Source, missing, present, verify
 from protofed.data.npz import npz
@@ -71,10 +72,7 @@ def _own(name: str, kind: str, path: Path, side: int | None) -> Dataset:
 def _one(name: str, source: Source, data_dir: Path | None, side: int | None) -> Dataset:
     """A dataset that is read from files, or made."""
     side = None if side == source.shape[-1] else side
-    found = present(name, source, data_dir)
-    if found is None:
-        raise missing(name, source, data_dir)
-    form, paths = found
+    form, paths = present(name, source, data_dir) or fetch(name, source, data_dir)
 
     def decode() -> Dataset:
         for file, path in zip(form.files, paths, strict=True):

@@ -50,14 +50,19 @@ class Source:
     parts: tuple[str, ...] = ()  # instead of forms: it is made of these datasets, a domain each
 
 
+def downloads() -> Path:
+    """Where files are fetched to if no folder is given."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "protofed" / "downloads"
+
+
 def folders(dataset: str, data_dir: Path | None, also: str = "") -> list[Path]:
     """Where a dataset's files may lie: its own folder, with dashes or underscores, before the folder of all."""
-    roots = [data_dir, Path(os.environ["PROTOFED_DATA"])] if os.environ.get("PROTOFED_DATA") else [data_dir]
-    names = [spelling for name in (dataset, also) for spelling in (name, name.replace("-", "_"))]
-    names += [dataset.replace("_", "-")]
-    return list(
-        dict.fromkeys(root / name for root in roots if root is not None for name in [*filter(None, names), "."])
-    )
+    roots = [data_dir, os.environ.get("PROTOFED_DATA"), downloads()]
+    names = [
+        spelling for name in (dataset, also) for spelling in (name, name.replace("-", "_"), name.replace("_", "-"))
+    ]
+    own = [name for name in names if name]
+    return list(dict.fromkeys(Path(root) / name for root in roots if root for name in [*own, "."]))
 
 
 def find(names: Sequence[str], places: Sequence[Path]) -> list[Path]:
@@ -79,18 +84,19 @@ def present(dataset: str, source: Source, data_dir: Path | None) -> tuple[Form, 
     return None
 
 
-def missing(dataset: str, source: Source, data_dir: Path | None) -> UserError:
-    """The error that says which file is wanted, from where, and where to put it."""
+def missing(dataset: str, source: Source, data_dir: Path | None, failure: str = "") -> UserError:
+    """The error that says which file is wanted, from where, where to put it, and why it was not fetched."""
     places = folders(dataset, data_dir, source.folder)
     found = {path.name for form in source.forms for path in find([file.name for file in form.files], places)}
     wanted = [file for file in source.forms[0].files if Path(file.name).name not in found]
     first = wanted[0]
     others = f" (and {', '.join(file.name for file in wanted[1:])})" if wanted[1:] else ""
-    put = f"; looked in {', '.join(map(str, places))}" if places else ", and give its folder"
+    looked = f"looked in {', '.join(map(str, places))}"
+    get = f"get it from {first.url or source.page}"
     return UserError(
         "--data-dir",
         None if data_dir is None else str(data_dir),
-        f"{dataset} needs the file {first.name}{others}: get it from {first.url or source.page}{put}",
+        f"{dataset} needs the file {first.name}{others}: {'; '.join(filter(None, (get, looked, failure)))}",
     )
 
 
