@@ -87,6 +87,15 @@ def test_a_file_holds_the_encoder(encoder: Encoder, file: Path) -> None:
     assert [path.name for path in file.parent.iterdir() if path.is_file()] == [file.name]  # and no draft
 
 
+def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(encoder: Encoder, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(UserError, match="--out"):
+        encoder.write(tmp_path / "there")
+    with pytest.raises(UserError, match="--out"):
+        encoder.write(tmp_path / "no" / "such.safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
 def test_images_of_other_sizes_and_colours_are_fitted() -> None:
     draws = torch.randint(0, 256, (3, 1, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     card = replace(imported_card(), model="cnn", image_size=12, feature_size=50)
@@ -358,7 +367,7 @@ def test_what_is_not_torchvisions_resnet18_is_refused_and_not_executed(
         case "text":
             file.write_text("weights")
         case "pickle":
-            file.write_bytes(pickle.dumps(trap))
+            file.write_bytes(pickle.dumps(trap, protocol=2))
         case "torch pickle":
             torch.save({"conv1.weight": trap}, file)
         case "list":

@@ -129,10 +129,11 @@ class Encoder:
             raise UserError("--encoder", str(path), f"it is not an encoder that can be read: {why}") from None
 
     def write(self, path: Path) -> None:
-        """The weights, with the card in the metadata; the file is there whole or not at all."""
-        draft = path.with_name(f".{path.name}.draft")
-        save_file(self.state, draft, {CARD: json.dumps(dataclasses.asdict(self.card))})
-        os.replace(draft, path)  # noqa: PTH105 - the documented atomic rename
+        """The weights, with the card in the metadata."""
+        try:
+            _write(path, self.state, {CARD: json.dumps(dataclasses.asdict(self.card))})
+        except (OSError, SafetensorError) as error:
+            raise UserError("--out", str(path), f"it cannot be written: {error}") from None
 
     def dataset(self, dataset: Dataset) -> Dataset:
         """The dataset with features in the place of images."""
@@ -152,11 +153,9 @@ class Encoder:
             if found.shape == (len(images), self.card.feature_size, 1, 1):
                 return found
         made = self._computed(images)
-        with suppress(OSError):  # a full or read-only disk costs time, not the run
+        with suppress(OSError, SafetensorError):  # a full or read-only disk costs time, not the run
             file.parent.mkdir(parents=True, exist_ok=True)
-            draft = file.with_name(f".{file.name}-{os.getpid()}")
-            save_file({"features": made}, draft)
-            draft.replace(file)
+            _write(file, {"features": made})
         return made
 
     @torch.no_grad()
@@ -170,8 +169,10 @@ class Encoder:
         return torch.cat(chunks).view(len(images), self.card.feature_size, 1, 1)
 
     def _key(self, images: Tensor) -> str:
-        """A checksum of the card, the weights and the images."""
-        made = hashlib.blake2b(json.dumps(dataclasses.asdict(self.card)).encode(), digest_size=16)
+        """A checksum of the arithmetic, the card, the weights and the images."""
+        exact = self.device.type == "cpu" or not torch.backends.cudnn.allow_tf32
+        about = [self.device.type, exact, dataclasses.asdict(self.card)]
+        made = hashlib.blake2b(json.dumps(about).encode(), digest_size=16)
         for name, tensor in (*self.state.items(), ("images", images)):
             made.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
             made.update(tensor.contiguous().numpy().data)
@@ -203,6 +204,16 @@ def _our_name(name: str) -> str:
         name = name.replace(theirs, ours)
     place = "first" if name.startswith("stages.") else "stem"
     return name.replace("conv1.", f"{place}.0.").replace("bn1.", f"{place}.1.")
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """A file that is there whole or not at all."""
+    draft = path.with_name(f".{path.name}.draft-{os.getpid()}")
+    try:
+        save_file(dict(tensors), draft, metadata)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _in_encoder(name: str) -> bool:

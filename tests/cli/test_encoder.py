@@ -20,7 +20,8 @@ def test_train_then_run_on_its_features(tmp_path: Path) -> None:
     assert f"accuracy: {card.accuracy}" in said
     assert card.epochs == 2
     fit = ("--train-size", "100", "--clients", "3", "--rounds", "1", "--device", "cpu", "--quiet", "--out", "run")
-    succeed(tmp_path, "run", "--encoder", "mine.safetensors", "--model", "head", *fit)
+    said = succeed(tmp_path, "run", "--encoder", "mine.safetensors", "--model", "head", *fit).out
+    assert "head on features of cnn (digits)" in said
     assert result_of(tmp_path / "run")["encoder"]["source"] == "digits"
 
 
@@ -39,7 +40,7 @@ def test_the_same_seed_gives_the_same_file(tmp_path: Path) -> None:
         (("train", "--model", "evil.py:Evil"), "--model: 'evil.py:Evil'"),
         (("train", "--dataset", "digitz"), "did you mean 'digits'"),
         (("train", "--out", "there"), "it exists already"),
-        (("train", "--out", "no/such.safetensors"), "there is no folder no"),
+        (("train", "--out", "no/such.safetensors"), "there is no folder no that"),
         (("import", "missing.pth"), "FILE: 'missing.pth'"),
         (("import", "missing.pth", "--out", "there"), "it exists already"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -80,8 +81,8 @@ def import_command(
 def _refuse(out: Path) -> None:
     if out.exists():
         raise UserError("--out", str(out), "it exists already; name a new file")
-    if not out.parent.is_dir():
-        raise UserError("--out", str(out), f"there is no folder {out.parent}")
+    if not out.parent.is_dir() or not os.access(out.parent, os.W_OK):  # better now than after the training
+        raise UserError("--out", str(out), f"there is no folder {out.parent} that can be written to")
 
 
 def _keep(encoder: Encoder, out: Path) -> None:

@@ -55,7 +55,7 @@ def comparison_table(comparison: Comparison) -> Table:
     first = comparison.results[0]
     seeds = len(comparison.rows[0].rounds)
     table = Table(
-        title=f"{first.dataset}, {first.split}, {first.clients} clients, {first.model}; {seeds} seeds, last round",
+        title=f"{first.dataset}, {first.split}, {first.clients} clients, {_model(first)}; {seeds} seeds, last round",
         caption="accuracy in %, mean ± sample std; * diagnostic: nearest own class mean",
         box=SIMPLE_HEAD,
     )
@@ -135,7 +135,7 @@ def result_table(result: Result) -> Table:
     limit = "" if r.stopped == "rounds" else f" (stopped by {r.stopped})"
     start = "" if r.drawn_anew is None else f"\ninitial weights from a file, but for {', '.join(r.drawn_anew)}"
     table = Table(
-        title=f"{r.method}, {r.dataset}, {r.split}, {r.clients} clients, {r.model}, seed {r.seed}",
+        title=f"{r.method}, {r.dataset}, {r.split}, {r.clients} clients, {_model(r)}, seed {r.seed}",
         caption=f"{r.rounds} rounds{limit}, {r.seconds:.1f} s, {size(r.bytes_up)} up, {size(r.bytes_down)} down{start}",
     )
     for name in ("model/test/rule", "last", "last 5", "best", "in round", "worst client"):
@@ -186,6 +186,12 @@ def split_table(federation: Federation) -> Table:
         cells = [str(count) if count else "·" for count in counts]
         table.add_row(str(number), *cells, str(sum(counts)), str(len(client.own)))
     return table
+
+
+def _model(result: Result) -> str:
+    """With the encoder before it."""
+    card = result.encoder
+    return result.model if card is None else f"{result.model} on features of {card['model']} ({card['source']})"
 
 
 def _cell(spread: Spread | None, diagnostic: bool) -> str:
