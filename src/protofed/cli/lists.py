@@ -37,7 +37,11 @@ def datasets_command(
     """List the datasets and whether their files are there."""
     from protofed.data import describe
 
-    _list(describe(data_dir), ("name", "description", "present"), as_json)
+    rows = describe(data_dir)
+    _list(rows, ("name", "description", "train", "test", "classes", "domains", "shape", "terms", "present"), as_json)
+    for row in rows if not as_json else ():
+        if row["note"] and row["present"]:
+            print(f"{row['name']}: {row['note']}")
 
 
 def _list(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -> None:
@@ -59,4 +63,8 @@ def _list(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -
 def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={setting}" for name, setting in value.items())
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    if value is None:
+        return "?"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
