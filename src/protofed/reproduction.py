@@ -9,6 +9,7 @@ import json
 import statistics
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,10 +20,12 @@ from protofed.data import describe
 from protofed.errors import UserError, unknown
 from protofed.experiment import read_yaml
 from protofed.methods import build_method
-from protofed.papers import COMMUNICATION, EACH_ROUND, Cell, Target, Trial, chosen, find_target, needs_file
-from protofed.results.folder import make_folder, write_atomically
+from protofed.papers import COMMUNICATION, DISTANCE, EACH_ROUND, Cell, Target, Trial, chosen, find_target, needs_file
+from protofed.prototypes import distance
+from protofed.results.folder import RunFolder, make_folder, write_atomically
 from protofed.results.progress import Progress
 from protofed.results.result import Accuracy, Result
+from protofed.runner import Run
 from protofed.workers import Task, play_all
 
 CONFIG = "reproduce.yaml"
@@ -155,24 +158,22 @@ class Reproduction:
 
 
 def _shown(row: Row) -> list[str]:
-    """A row as text under COLUMNS."""
-    cell = row.cell
-    digits = 2 if cell.trial is None or "/" in _measured(cell) else 0
-    digits = 3 if cell.metric == "ratio" else digits
-    ours = row.missing or "–"
-    if row.ours is not None:
-        ours = f"{row.ours.mean:,.{digits}f}" + (f" ± {row.ours.std:.2f}" if row.ours.std else "")
+    cell, ours = row.cell, row.ours
+    found = row.missing or "–" if ours is None else _number(ours.mean) + (f" ± {_number(ours.std)}" if ours.std else "")
     paper = "–"
     if cell.published is not None:
-        paper = f"{cell.published:,.{digits}f}" + (f" ± {cell.published_std:.2f}" if cell.published_std else "")
-    difference = "" if row.difference is None else f"{row.difference:+,.{digits}f}"
-    return [cell.dataset, cell.setting, cell.method, _measured(cell), ours, paper, difference]
-
-
-def _measured(cell: Cell) -> str:
-    """The accuracy's name where it is one, otherwise the metric's."""
+        paper = _number(cell.published) + (f" ± {_number(cell.published_std)}" if cell.published_std else "")
+    difference = "" if row.difference is None else f"{'+' * (row.difference >= 0)}{_number(row.difference)}"
     accuracy = cell.trial is not None and cell.metric in ACCURACIES
-    return cell.trial.reading.score if accuracy and cell.trial else cell.metric
+    measured = cell.trial.reading.score if accuracy and cell.trial else cell.metric
+    return [cell.dataset, cell.setting, cell.method, measured, found, paper, difference]
+
+
+def _number(value: float) -> str:
+    """Percent with two digits, counts without any, small numbers with those that matter."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if abs(value) >= 1 or value == 0 else f"{value:.3g}"
 
 
 ACCURACIES = ("test_acc", "mean_client_test_acc", "global_test_acc", "final_acc", EACH_ROUND)
@@ -207,6 +208,12 @@ def obstacles(target: Target, absent: Container[str], machine: Mapping[str, Any]
         if reasons:
             found[trial.name] = ", ".join(reasons)
     return found
+
+
+def obstacle(target: Target, cell: Cell, found: Mapping[str, str]) -> str:
+    """Why there is no number for a cell; a mean lacks what the first of its cells lacks."""
+    trials = [one.trial for one in target.behind(cell) if one.trial]
+    return next((found[trial.name] for trial in trials if trial.name in found), "")
 
 
 def create_folder(path: Path, request: Request) -> Path:
@@ -257,30 +264,18 @@ def _card(card: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in card.items() if not isinstance(value, list | tuple))
 
 
-def _rows(target: Target, results: Mapping[str, list[Result]], missing: Mapping[str, str]) -> list[Row]:
-    rows = []
-    for cell in target.cells:
-        if cell.trial is None:
-            rows.append(Row(cell, None))  # once the others are known
-        elif cell.trial.name in missing:
-            rows.append(Row(cell, None, missing[cell.trial.name]))
+def _rows(target: Target, results: Mapping[str, list[Result]], found: Mapping[str, str]) -> list[Row]:
+    rows: dict[int, Row] = {}  # by identity
+    for cell in sorted(target.cells, key=lambda cell: cell.trial is None):  # means come last
+        missing = obstacle(target, cell, found)
+        if missing:
+            rows[id(cell)] = Row(cell, None, missing)
+        elif cell.trial is not None:
+            rows[id(cell)] = _row(cell, cell.trial, results[cell.trial.name])
         else:
-            rows.append(_row(cell, cell.trial, results[cell.trial.name]))
-    return [row if row.cell.trial else _mean_row(row.cell, rows) for row in rows]
-
-
-def _mean_row(cell: Cell, rows: Sequence[Row]) -> Row:
-    """The mean over a method's other cells, seed by seed."""
-    alike = [
-        row
-        for row in rows
-        if row.cell.trial
-        and (row.cell.dataset, row.cell.method, row.cell.metric) == (cell.dataset, cell.method, cell.metric)
-    ]
-    found = [row.ours.values for row in alike if row.ours]
-    if not found or len(found) < len(alike):
-        return Row(cell, None, "one of the cells it is the mean of is missing")
-    return Row(cell, Spread.of([statistics.fmean(values) for values in zip(*found, strict=True)]))
+            known = [row.ours.values for one in target.behind(cell) if (row := rows[id(one)]).ours]
+            rows[id(cell)] = Row(cell, Spread.of([statistics.fmean(values) for values in zip(*known, strict=True)]))
+    return [rows[id(cell)] for cell in target.cells]
 
 
 def _row(cell: Cell, trial: Trial, results: Sequence[Result]) -> Row:
@@ -298,7 +293,8 @@ def _row(cell: Cell, trial: Trial, results: Sequence[Result]) -> Row:
         reached = [_first_round(result, score, goal) for result in results]
         known = [float(number) for number in reached if number is not None]
         return Row(cell, Spread.of(known)) if len(known) == len(reached) else Row(cell, None, f"{goal:g} % not reached")
-    return Row(cell, Spread.of([_count(cell.metric, result) for result in results]))
+    measure = _prototype_distance if cell.metric == DISTANCE else partial(_count, cell.metric)
+    return Row(cell, Spread.of([measure(result) for result in results]))
 
 
 def _accuracy(cell: Cell, trial: Trial, accuracy: Accuracy) -> float:
@@ -306,7 +302,24 @@ def _accuracy(cell: Cell, trial: Trial, accuracy: Accuracy) -> float:
     if cell.domain is None:
         return float(getattr(accuracy, trial.reading.when))
     by_domain = list((accuracy.per_domain or {}).values()) or accuracy.per_client
-    return by_domain[list(trial.reading.domains).index(cell.domain) % len(by_domain)]
+    return by_domain[list(trial.reading.domains).index(cell.domain)]
+
+
+def _prototype_distance(result: Result) -> float:
+    """The mean over clients of how far features are from the global prototypes of their classes: FedProto's L_R."""
+    assert result.folder is not None
+    folder = RunFolder.open(Path(result.folder))
+    run = Run(folder.experiment())
+    run.restore(folder)
+    prototypes = run.method.references(run.broadcast)
+    assert prototypes is not None
+    found = []
+    for group in run.engine.groups:
+        rows = range(len(group.members))
+        features, labels = run.engine.embed(group, rows, group.own.take(rows))
+        for some, of in zip(features, labels, strict=True):
+            found.append(distance(some[of >= 0], of[of >= 0], prototypes, "mse").mean().item())
+    return statistics.fmean(found)
 
 
 def _lines(result: Result) -> list[dict[str, Any]]:

@@ -105,7 +105,7 @@ def _list(target: str | None, variant: str | None, machine: Mapping[str, Any], a
     from rich.table import Table
 
     from protofed.papers import find_target, target_names
-    from protofed.reproduction import absent_data, obstacles
+    from protofed.reproduction import absent_data, obstacle, obstacles
     from protofed.results.table import console
 
     names = [name for name in target_names() if target is None or f"{name}/".startswith(f"{target}/")]
@@ -118,8 +118,7 @@ def _list(target: str | None, variant: str | None, machine: Mapping[str, Any], a
         missing = obstacles(found, absent, machine)
         words = ("dataset", "setting", "method", "metric")
         cells = [
-            {word: getattr(cell, word) for word in words}
-            | {"missing": missing.get(cell.trial.name, "") if cell.trial else ""}
+            {word: getattr(cell, word) for word in words} | {"missing": obstacle(found, cell, missing)}
             for cell in found.cells
         ]
         rows.append({"name": name, "title": found.title, "cells": cells})

@@ -14,7 +14,7 @@ from protofed.models.cnn import Cnn, ProtoNet
 from protofed.models.mlp import Mlp
 from protofed.models.mobilenet import MobileNetV2
 from protofed.models.output import Output
-from protofed.models.resnet import resnet10, resnet18
+from protofed.models.resnet import resnet10, resnet18, resnet18_fine
 from protofed.models.user import adopt
 from protofed.plugins import is_file_spec, load_from_file
 
@@ -24,7 +24,7 @@ Shape = tuple[int, int, int]
 Factory = Callable[[Shape, int], nn.Module]
 ModelSpec = str | Factory
 
-MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
+MNIST, FEMNIST, CIFAR = (1, 28, 28), (1, 128, 128), (3, 32, 32)
 
 # name -> (factory, what it is, the input of its paper)
 MODELS: dict[str, tuple[Factory, str, Shape]] = {
@@ -39,9 +39,18 @@ MODELS: dict[str, tuple[Factory, str, Shape]] = {
     "cnn": (Cnn, "FedProto's CNN: two 5x5 convolutions, 50-d feature", MNIST),
     "cnn-18": (partial(Cnn, channels=18), "FedProto's CNN with 18 channels in its second convolution", MNIST),
     "cnn-22": (partial(Cnn, channels=22), "FedProto's CNN with 22 channels in its second convolution", MNIST),
+    **{
+        f"cnn-femnist{name}": (
+            partial(Cnn, channels=channels, first=3),
+            f"FedProto's CNN for FEMNIST: 3x3, then 5x5 with {channels} channels",
+            FEMNIST,
+        )
+        for name, channels in (("", 20), ("-18", 18), ("-22", 22))
+    },
     "protonet": (ProtoNet, "four 64-channel blocks of prototypical networks, flattened feature", CIFAR),
     "resnet10": (resnet10, "ResNet-10 with a 3x3 stem, 512-d feature", CIFAR),
     "resnet18": (resnet18, "ResNet-18 with a 7x7 stem, 512-d feature", (3, 224, 224)),
+    "resnet18-fine": (resnet18_fine, "FedProto's ResNet-18 with strides 1 and 4 in stem and pooling", CIFAR),
     "mobilenet-v2": (MobileNetV2, "MobileNetV2 of width 1, 1280-d feature", CIFAR),
 }
 

@@ -10,16 +10,16 @@ from protofed.models.output import Output
 
 
 class Cnn(nn.Module):
-    """FedProto's CNN: two 5x5 convolutions and a 50-d feature. Images with a side below 16 are padded by 2."""
+    """FedProto's CNN: two convolutions and a 50-d feature. Images with a side below 16 are padded by 2."""
 
     feature_size = 50
 
-    def __init__(self, shape: tuple[int, int, int], classes: int, channels: int = 20) -> None:
+    def __init__(self, shape: tuple[int, int, int], classes: int, channels: int = 20, first: int = 5) -> None:
         super().__init__()
         inputs, *sides = shape
         padding = 2 if min(sides) < 16 else 0
-        height, width = (((side - 4 + 2 * padding) // 2 - 4 + 2 * padding) // 2 for side in sides)
-        self.conv1 = nn.Conv2d(inputs, 10, 5, padding=padding)
+        height, width = (((side - first + 1 + 2 * padding) // 2 - 4 + 2 * padding) // 2 for side in sides)
+        self.conv1 = nn.Conv2d(inputs, 10, first, padding=padding)
         self.conv2 = nn.Conv2d(10, channels, 5, padding=padding)
         self.dropout2d = Dropout2d(0.5)
         self.hidden = nn.Linear(channels * height * width, self.feature_size)

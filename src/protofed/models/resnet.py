@@ -62,3 +62,8 @@ def resnet10(shape: tuple[int, int, int], classes: int) -> ResNet:
 def resnet18(shape: tuple[int, int, int], classes: int) -> ResNet:
     """ResNet-18 as in torchvision: 7x7 stem with stride 2, then pooling."""
     return ResNet(classes, conv_norm(shape[0], 64, 7, 2), nn.MaxPool2d(3, 2, 1), (2, 2, 2, 2))
+
+
+def resnet18_fine(shape: tuple[int, int, int], classes: int) -> ResNet:
+    """FedProto's other ResNet-18: the stem's stride is 1, the pooling's 4."""
+    return ResNet(classes, conv_norm(shape[0], 64, 7), nn.MaxPool2d(3, 4, 1), (2, 2, 2, 2))

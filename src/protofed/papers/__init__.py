@@ -20,7 +20,7 @@ from protofed.errors import UserError, unknown
 from protofed.experiment import Experiment, parse_yaml
 from protofed.methods import method_class, parameters
 
-PAPERS = ("mp-fedcl",)
+PAPERS = ("fedproto", "mp-fedcl", "fedplcc", "fedsc")
 """Each is a file NAME.yaml beside this one."""
 
 COMMUNICATION = "comm_params"
@@ -28,6 +28,9 @@ COMMUNICATION = "comm_params"
 
 EACH_ROUND = "each_round"
 """The metric of a figure that shows accuracy round by round."""
+
+DISTANCE = "prototype_distance"
+"""The metric of FedProto's Fig. 4."""
 
 GIVEN = "given"
 """The value of `encoder` or `start` in a protocol: whatever file the user gives."""
@@ -116,6 +119,13 @@ class Target:
     def trials(self) -> list[Trial]:
         """Everything that has to be run, once each."""
         return list({cell.trial.name: cell.trial for cell in self.cells if cell.trial}.values())
+
+    def behind(self, cell: Cell) -> list[Cell]:
+        """What a cell is made from: itself, or those it is the mean of."""
+        if cell.trial is not None:
+            return [cell]
+        words = (cell.dataset, cell.method, cell.metric)
+        return [one for one in self.cells if one.trial and (one.dataset, one.method, one.metric) == words]
 
 
 def target_names() -> list[str]:
@@ -300,13 +310,15 @@ def chosen(target: Target, only: Iterable[str], methods: Iterable[str]) -> Targe
         if _slug(term) not in names:
             raise unknown("--methods", term, names)
     in_datasets = {datasets[_slug(term)] for term in only if _slug(term) in datasets} or set(datasets.values())
-    in_words = {words[_slug(term)] for term in only if _slug(term) in words and _slug(term) not in datasets}
+    in_words: dict[str, set[str]] = {}  # n=3 and n=4: either; n=3 and stdev=2: both
+    for word in (words[_slug(term)] for term in only if _slug(term) not in datasets):
+        in_words.setdefault(word.partition("=")[0], set()).add(word)
     of_methods = {name for term in methods for name in names[_slug(term)]}
     kept = tuple(
         cell
         for cell in cells
         if cell.dataset in in_datasets
-        and (not in_words or in_words & set(cell.setting.split(";")))
+        and all(either & set(cell.setting.split(";")) for either in in_words.values())
         and (not of_methods or cell.method in of_methods)
     )
     if not kept:
