@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find src -name '*.py' -o -name 'py.typed') pyproject.toml README.md LICENSE
 
-.PHONY: demo test lint types unit wheel bench clean
+.PHONY: demo test test-slow lint types unit wheel bench clean
 
 demo: .venv/.installed
 	$(BIN)/protofed compare --method local,fedavg,fedproto,sp-fedcl,mp-fedcl --dataset digits --split dirichlet \
@@ -21,6 +21,10 @@ types: .venv/.tests-installed
 # One torch thread per process: on small tensors two processes beat two threads.
 unit: .venv/.tests-installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+
+# A cell of every table and figure, end to end: minutes.
+test-slow: .venv/.tests-installed
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
 
 # The wheel, installed with its dependencies into an environment that has nothing else.
 wheel: build/wheel-env/.installed

@@ -111,8 +111,11 @@ class Reproduction:
     def notes(self) -> list[str]:
         """What a reader of the numbers has to know."""
         notes = [f"encoder: {text}" for text in self.encoders]
-        shown = dict.fromkeys((row.cell.note, row.cell.metric) for row in self.rows if row.cell.note and row.ours)
-        notes += [f"{metric}: {note}" for note, metric in shown]
+        told: dict[tuple[str, str], dict[str, None]] = {}
+        for row in self.rows:
+            if row.cell.note and row.ours:
+                told.setdefault((row.cell.metric, row.cell.note), {})[row.cell.method] = None
+        notes += [f"{metric} of {', '.join(methods)}: {note}" for (metric, note), methods in told.items()]
         missing: dict[str, int] = {}
         for row in self.rows:
             if row.missing:
@@ -170,10 +173,10 @@ def _shown(row: Row) -> list[str]:
 
 
 def _number(value: float) -> str:
-    """Percent with two digits, counts without any, small numbers with those that matter."""
-    if abs(value) >= 1000:
+    """Percent with two digits, counts without any, very small numbers with those that matter."""
+    if abs(value) >= 1000 or (abs(value) >= 100 and value == int(value)):
         return f"{value:,.0f}"
-    return f"{value:.2f}" if abs(value) >= 1 or value == 0 else f"{value:.3g}"
+    return f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.2g}"
 
 
 ACCURACIES = ("test_acc", "mean_client_test_acc", "global_test_acc", "final_acc", EACH_ROUND)

@@ -58,6 +58,15 @@ def test_several_runs_keep_their_numbers_when_they_mix(capsys: pytest.CaptureFix
     ]
 
 
+def test_several_runs_say_how_long_the_rest_may_take(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(4)
+    lines.began -= 120  # two minutes ago
+    lines.finish(result(replace(FIRST, method="local")))  # complete before: it says nothing about speed
+    lines.tell(FIRST)
+    lines.finish(result(FIRST))
+    assert capsys.readouterr().err.splitlines()[-1].endswith("after 4 rounds, about 4 min left")
+
+
 def shown(bar: Bar) -> dict[str, tuple[float, float | None]]:
     """Every bar there is: done, of how many."""
     return {task.description: (task.completed, task.total) for task in bar.bar.tasks}

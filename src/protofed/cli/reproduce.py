@@ -59,7 +59,7 @@ def reproduce_command(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run a paper's table or figure and compare with the published numbers."""
+    """Run a paper's table or figure, ours beside theirs."""
     from protofed import reproduction
     from protofed.comparison import SEEDS
     from protofed.results.folder import fresh_path

@@ -214,7 +214,8 @@ class _Planner:
             statements = [statement for word in words for statement in self.paper["settings"][word]]
             trial = self._trial(row.dataset, ";".join(words), row.method, statements, row.rounds)
             domain = domain if domain in trial.reading.domains else None  # otherwise their mean
-        note = "; ".join(part for part in (row.note, self._explanation(metric, row.dataset, row.method)) if part)
+        about = row.note if metric == row.metric else ""
+        note = "; ".join(part for part in (about, self._explanation(metric, row.dataset, row.method)) if part)
         return Cell(row.dataset, row.setting, row.method, metric, trial, domain, value, std, note)
 
     def _figure(self) -> Iterator[Cell]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,8 @@ class Lines(Progress):
     def __init__(self, runs: int = 1) -> None:
         self.runs = runs
         self.numbers: dict[str, int] = {}
+        self.began = time.monotonic()
+        self.played = self.finished = 0
 
     def tell(self, standing: Standing) -> None:
         """What is run by which engine; then, of a single run, every round."""
@@ -99,9 +102,17 @@ class Lines(Progress):
 
     def finish(self, result: Result, setting: str = "") -> None:
         """What the run came to."""
-        name = self._numbered(label(result.method, result.seed, setting))
+        name = label(result.method, result.seed, setting)
+        self.played += name in self.numbers  # the others were complete before
+        self.finished += 1
         score = f"{result.score} {result.accuracy[result.score].last:.1f} %"
-        _say(f"{name}: {score} after {result.rounds} rounds")
+        _say(f"{self._numbered(name)}: {score} after {result.rounds} rounds{self._left()}")
+
+    def _left(self) -> str:
+        """How long all runs may take, if it is worth a word."""
+        each = (time.monotonic() - self.began) / max(1, self.played)
+        minutes = each * (self.runs - self.finished) / 60
+        return f", about {minutes:.0f} min left" if minutes >= 1 else ""
 
     def _numbered(self, name: str) -> str:
         """Runs are numbered as they begin."""
