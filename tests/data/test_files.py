@@ -10,7 +10,7 @@ import torch
 from data_toys import toy
 from PIL import Image
 
-from protofed.data import DATASETS, Dataset, describe, load
+from protofed.data import DATASETS, Dataset, cache, describe, load
 from protofed.data.cache import cached, checksum
 from protofed.data.files import File, Form, Source, find, folders, missing, present, verify
 from protofed.errors import UserError
@@ -138,6 +138,22 @@ def test_the_checksum_is_of_what_is_read(tmp_path: Path) -> None:
     folder = checksum("toy", [tmp_path], None)
     (tmp_path / "c").touch()
     assert checksum("toy", [tmp_path], None) != folder
+
+
+def test_the_checksum_of_a_large_file_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "a"
+    path.write_text("one")
+    plain = checksum("toy", [path], None)
+    assert not (tmp_path / "cache").exists()
+    monkeypatch.setattr(cache, "LARGE", 3)
+    assert checksum("toy", [path], None) == plain
+    (note,) = (tmp_path / "cache" / "protofed" / "data").iterdir()
+    note.write_bytes(b"x" * 64)
+    assert checksum("toy", [path], None) != plain  # the note was read, not the file
+    path.write_text("four")  # another size: hashed again
+    assert checksum("toy", [path], None) not in (plain, checksum("toy", [note], None))
+    assert len(list(note.parent.iterdir())) == 3
 
 
 def test_image_size_resizes(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import bz2
 import json
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,9 @@ from data_toys import real_data
 from numpy.typing import NDArray
 
 from protofed.data import load
+from protofed.data.arrays import npz
 from protofed.data.leaf import femnist, femnist_split
 from protofed.data.mat import read_mat, svhn, svhn_beginning
-from protofed.data.npz import npz
 from protofed.data.synth_digits import drawn_digits
 from protofed.data.usps import usps_h5, usps_libsvm
 from protofed.errors import UserError
@@ -126,19 +128,20 @@ def test_hdf5_of_another_kind(tmp_path: Path) -> None:
     refused(lambda: usps_h5([path], None), path)
 
 
-def write_mat(path: Path, number: int, **changed: Array) -> Array:
+def write_mat(path: Path, number: int, packed: bool = True, **changed: Any) -> Array:
     from scipy.io import savemat
 
     rng = np.random.default_rng(number)
     images = rng.integers(0, 256, (32, 32, 3, number), dtype=np.uint8)
     labels = (np.arange(number, dtype=np.uint8) % 10 + 1).reshape(-1, 1)  # 1 to 10: ten is the digit 0
-    savemat(path, {"X": images, "y": labels, **changed}, do_compression=True)
+    savemat(path, {"X": images, "y": labels, **changed}, do_compression=packed)
     return images
 
 
-def test_svhn(tmp_path: Path) -> None:
+@pytest.mark.parametrize("packed", [True, False])
+def test_svhn(tmp_path: Path, packed: bool) -> None:
     paths = [tmp_path / "train_32x32.mat", tmp_path / "test_32x32.mat"]
-    images = write_mat(paths[0], 12)
+    images = write_mat(paths[0], 12, packed, other=np.array(["text"]), more=np.eye(3))
     write_mat(paths[1], 3)
     dataset = svhn(paths, None)
     assert dataset.train.labels.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2]
@@ -158,10 +161,27 @@ def test_the_beginning_of_svhn_is_divided_in_order(tmp_path: Path) -> None:
     refused(lambda: svhn_beginning([path], None), path)
 
 
+def test_labels_of_any_number_type(tmp_path: Path) -> None:
+    for kind in ("u1", "i2", "i4", "f4", "f8", ">i4"):
+        write_mat(tmp_path / "a.mat", 4, y=np.array([[1], [2], [10], [9]], kind))
+        assert read_mat(tmp_path / "a.mat").labels.tolist() == [1, 2, 0, 9]
+
+
+def test_a_mat_bomb(tmp_path: Path) -> None:
+    """A deflated matrix that says it has 4 GB; and one that holds more than it says."""
+    path = tmp_path / "a.mat"
+    header = b"MATLAB 5.0 MAT-file".ljust(124) + b"\x00\x01IM"
+    for size in (2**32 - 1, 8):
+        packed = zlib.compress(struct.pack("<II", 14, size) + bytes(2**20))
+        path.write_bytes(header + struct.pack("<II", 15, len(packed)) + packed)
+        refused(lambda: read_mat(path), path)
+
+
+@pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("how", ["cut", "empty", "other", "corrupt"])
-def test_broken_mat(tmp_path: Path, how: str) -> None:
+def test_broken_mat(tmp_path: Path, how: str, packed: bool) -> None:
     path = tmp_path / "train_32x32.mat"
-    write_mat(path, 5)
+    write_mat(path, 5, packed)
     path.write_bytes(broken(path.read_bytes())[how])
     refused(lambda: read_mat(path), path)
 
@@ -175,7 +195,7 @@ def test_broken_mat(tmp_path: Path, how: str) -> None:
         {"y": np.full((5, 1), 11)},
     ],
 )
-def test_mat_of_another_kind(tmp_path: Path, changed: dict[str, Array]) -> None:
+def test_mat_of_another_kind(tmp_path: Path, changed: dict[str, Any]) -> None:
     path = tmp_path / "train_32x32.mat"
     write_mat(path, 5, **changed)
     refused(lambda: read_mat(path), path)

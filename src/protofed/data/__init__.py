@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch.nn.functional import interpolate
 
+from protofed.data.arrays import npz
 from protofed.data.cache import cached, checksum
 from protofed.data.catalogue import DATASETS
 from protofed.data.download import fetch
 from protofed.data.federation import Client, Federation, federate, join
 from protofed.data.files import Form, Source, missing, present, verify
-from protofed.data.npz import npz
 from protofed.data.order import interleaved
 from protofed.data.picture import heat_map
 from protofed.data.pictures import folder

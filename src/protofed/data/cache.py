@@ -18,6 +18,9 @@ from protofed.data.samples import Dataset, Samples
 VERSION = 1
 """To be raised when a reader makes something else of the same files."""
 
+LARGE = 2**26
+"""Bytes from which on taking a checksum takes long."""
+
 PARTS = ("images", "labels", "domains")
 
 
@@ -31,16 +34,30 @@ def checksum(name: str, paths: Sequence[Path], side: int | None) -> str:
                 about = file.stat()
                 total.update(f"{file.relative_to(path)}/{about.st_size}/{about.st_mtime_ns}\n".encode())
         else:
-            with path.open("rb") as stream:
-                total.update(hashlib.file_digest(stream, "blake2b").digest())
+            total.update(_digest(path))
     if not paths:  # it is drawn with these
         total.update(" ".join(map(version, ("pillow", "matplotlib", "scikit-learn", "torch"))).encode())
     return f"{name.partition(':')[0]}-{total.hexdigest()}"
 
 
+def _digest(path: Path) -> bytes:
+    """A file's checksum; that of a large one is remembered for as long as its size and time stay."""
+    about = path.stat()
+    address = f"{path.resolve()}/{about.st_size}/{about.st_mtime_ns}"
+    note = _folder() / f"{hashlib.blake2b(address.encode(), digest_size=16).hexdigest()}.checksum"
+    if about.st_size >= LARGE and note.is_file():
+        return note.read_bytes()
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "blake2b").digest()
+    if about.st_size >= LARGE:
+        with contextlib.suppress(OSError):
+            _replace(note, lambda draft: draft.write_bytes(digest))
+    return digest
+
+
 def cached(key: str, make: Callable[[], Dataset]) -> Dataset:
     """The dataset of this key, from the cache or made now; a cache that cannot be used is done without."""
-    path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "protofed" / "data" / f"{key}.safetensors"
+    path = _folder() / f"{key}.safetensors"
     if path.is_file():
         with contextlib.suppress(Exception):  # damaged, or of a torch that is not here: it is made again
             return _read(path)
@@ -63,16 +80,25 @@ def _read(path: Path) -> Dataset:
 def _write(path: Path, dataset: Dataset) -> None:
     from safetensors.torch import save_file
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {
         f"{part}.{name}": getattr(getattr(dataset, part), name).contiguous()
         for part in ("train", "test")
         for name in PARTS
     }
     about = {name: getattr(dataset, name) for name in ("name", "classes", "domains", "mean", "std")}
+    _replace(path, lambda draft: save_file(tensors, draft, metadata={"dataset": json.dumps(about)}))
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "protofed" / "data"
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file so that other processes see it whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.draft-{os.getpid()}")
     try:
-        save_file(tensors, draft, metadata={"dataset": json.dumps(about)})
+        write(draft)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

@@ -30,7 +30,7 @@ class Tree:
                 self.zip = zipfile.ZipFile(path)
             except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
                 raise damaged(path, error) from None
-            names = [entry.filename for entry in self.zip.infolist() if not entry.is_dir()]
+            names = [name for name in self.zip.namelist() if not name.endswith("/")]
         for name in names:
             if ".." in name.split("/") or name.startswith("/"):
                 raise UserError(str(path), name, "a path in it leads out of it")
