@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,9 @@ def test_how_sure_it_is(lead: list[float], expected: str) -> None:
 
 
 def choice(silhouette_k: int | None) -> Choice:
-    """A choice of two."""
+    """The second of three."""
     spread = Spread.of([1.0, 2.0])
-    candidates = [Candidate(1, spread, None), Candidate(2, spread, spread)]
+    candidates = [Candidate(1, spread, None), Candidate(2, spread, spread), Candidate(3, spread, spread)]
     return Choice("mp-fedcl", "digits", 2, 1, spread, "clear", silhouette_k, candidates)
 
 
@@ -69,6 +70,12 @@ def test_it_says_whether_the_criteria_agree(silhouette_k: int | None, words: str
     first, second = choice(silhouette_k).notes()
     assert first == "validation accuracy: K = 2, 1.50 above K = 1 ± 0.71 over 2 seeds: a clear lead"
     assert second == words
+
+
+def test_it_warns_where_the_best_is_the_largest() -> None:
+    found = choice(2)
+    last = replace(found, candidates=found.candidates[:2]).notes()[-1]
+    assert last == "K = 2 is the largest that was tried; a larger one may be better"
 
 
 def by_definition(points: Tensor, cluster: list[int]) -> float:

@@ -61,7 +61,7 @@ class Choice:
     candidates: list[Candidate]
 
     def notes(self) -> list[str]:
-        """The choice in words, one sentence a criterion."""
+        """The choice in words: a sentence for each criterion, and a warning."""
         seeds = len(self.lead.values)
         spread = f"± {self.lead.std:.2f} over {seeds} seeds" if seeds > 1 else "with a single seed, which has no spread"
         how = {"clear": "a clear lead", "slight": "a slight lead", "none": "no lead to speak of"}[self.certainty]
@@ -73,6 +73,8 @@ class Choice:
             sentences.append(f"silhouette: no K above {STRUCTURE}, no clusters within classes, so K = 1: {agree}")
         else:
             sentences.append(f"silhouette: K = {self.silhouette_k}: {agree}")
+        if self.k == self.candidates[-1].k:
+            sentences.append(f"K = {self.k} is the largest that was tried; a larger one may be better")
         return sentences
 
     def to_json(self) -> str:

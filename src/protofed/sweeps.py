@@ -121,7 +121,7 @@ def plan(
     """Every combination × method × seed, checked as far as that is possible without data."""
     if not grid:
         raise UserError("--grid", "", "name what is varied, as in --grid alpha=0.1,0.5,1")
-    if score is not None and not re.fullmatch(r"(own|global)/(own|all|domain|val)/(head|nearest|nearest-own)", score):
+    if score is not None and not re.fullmatch(r"(own|global)(/[\w-]+){2}", score):
         raise UserError("--score", score, "write model/test/rule, such as own/all/nearest")
     _check(grid, methods)
     grid = {name: list(values) for name, values in grid.items()}

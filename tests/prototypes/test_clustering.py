@@ -216,6 +216,19 @@ def test_kmeans_is_as_good_as_scikit_learn_on_clear_blobs(start: Start) -> None:
     assert result.counts[0, 0].tolist() == [30, 30, 30, 30]
 
 
+def test_from_the_same_start_kmeans_is_scikit_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(10):
+        points = random_features(60, 5, seed=seed)
+        begin = points[:4]
+        starts = importlib.import_module("protofed.prototypes.kmeans")._STARTS
+        monkeypatch.setitem(starts, "random", lambda *_, begin=begin, **__: begin.view(1, 1, 4, 5))
+        ours = kmeans(points.unsqueeze(0), torch.zeros(1, 60, dtype=torch.int64), 1, 4, torch.tensor([0]), restarts=1)
+        theirs = KMeans(4, init=begin.numpy(), n_init=1, tol=0).fit(points.numpy())
+        order = list(dict.fromkeys(theirs.labels_.tolist()))  # by first members
+        assert_close(ours.vectors[0, 0], torch.tensor(theirs.cluster_centers_[order]), atol=1e-3, rtol=0)
+        assert ours.counts[0, 0].tolist() == [int((theirs.labels_ == cluster).sum()) for cluster in order]
+
+
 def test_k_means_plus_plus_picks_by_squared_distance() -> None:
     # From 0, the points 1 and 3 are picked with probability 1/10 and 9/10: one iteration, one restart, many keys.
     many = 4000
