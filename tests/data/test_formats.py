@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import json
 import struct
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -112,6 +113,13 @@ def test_broken_hdf5(tmp_path: Path, how: str) -> None:
     write_h5(path, np.zeros((2, 256)), np.array([7, 0]))
     path.write_bytes(broken(path.read_bytes())[how])
     refused(lambda: usps_h5([path], None), path)
+
+
+def test_hdf5_without_h5py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "usps.h5").touch()
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(UserError, match=r"pip install 'protofed\[h5\]'"):
+        load("usps", tmp_path)
 
 
 def test_hdf5_of_another_kind(tmp_path: Path) -> None:

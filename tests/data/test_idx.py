@@ -10,7 +10,7 @@ import pytest
 import torch
 from data_toys import real_data
 
-from protofed.data import load
+from protofed.data import load, trees
 from protofed.data.catalogue import MNIST
 from protofed.data.idx import (
     emnist_byclass_zip,
@@ -75,14 +75,15 @@ def test_emnist_of_nist_is_transposed_and_a_subset_is_upright(tmp_path: Path) ->
     assert lying.classes[0] == "A"
 
 
-def test_emnist_out_of_nists_zip(tmp_path: Path) -> None:
+def test_emnist_out_of_nists_zip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees.Tree.read, "__defaults__", (10,))  # NIST's are larger than a picture may be
     paths = write_idx(tmp_path, LETTERS, first=1)
     with zipfile.ZipFile(tmp_path / "gzip.zip", "w") as archive:
         for path in paths:
             archive.write(path, f"gzip/{path.name}")
     packed = emnist_letters_zip([tmp_path / "gzip.zip"], None)
     assert torch.equal(packed.train.images, emnist_letters(paths, None).train.images)
-    with pytest.raises(UserError, match=r"gzip\.zip/gzip/emnist-byclass-train"):  # which was not packed
+    with pytest.raises(UserError, match=r"gzip\.zip.*no gzip/emnist-byclass-train"):  # which was not packed
         emnist_byclass_zip([tmp_path / "gzip.zip"], None)
 
 

@@ -229,6 +229,13 @@ def test_domainnet_takes_ten_classes_by_its_lists(domain_net: list[Path]) -> Non
         assert (part.labels * 6 + part.domains).sort().values.tolist() == list(range(60))
 
 
+def test_lists_without_any_of_the_classes(domain_net: list[Path]) -> None:
+    for path in domain_net[6:]:
+        path.write_text("")
+    with pytest.raises(UserError, match="at least one image"):
+        domainnet(domain_net, 8)
+
+
 @pytest.mark.parametrize("line", ["clipart/zebra/clipart_9.jpg 1", "../../zebra/x.jpg 3"])
 def test_a_list_that_names_no_picture(domain_net: list[Path], line: str) -> None:
     domain_net[6].write_text(line)
@@ -258,10 +265,16 @@ def test_tiny_imagenet(tmp_path: Path, zipped: bool) -> None:
     assert dataset.train.images.shape[1:] == (3, 64, 64)
 
 
-@pytest.mark.parametrize("text", [b"val_1.JPEG\tn09\t0\n", b"val_7.JPEG\tn01\t0\n", b"val_1.JPEG\n"])
-def test_tiny_imagenet_with_wrong_annotations(tmp_path: Path, text: bytes) -> None:
-    path = pack(tmp_path / "tiny.zip", {**tiny(), "val/val_annotations.txt": text})
-    with pytest.raises(UserError, match=r"tiny\.zip"):
+@pytest.mark.parametrize(
+    "text",
+    [b"val_1.JPEG\tn09\t0\n", b"val_7.JPEG\tn01\t0\n", b"val_1.JPEG\n", b"../../../secret.png\tn01\t0\n"],
+)
+@pytest.mark.parametrize("zipped", [True, False])
+def test_tiny_imagenet_with_wrong_annotations(tmp_path: Path, text: bytes, zipped: bool) -> None:
+    fill(tmp_path, {"secret.png": png(0)})
+    files = {**tiny(), "val/val_annotations.txt": text}
+    path = pack(tmp_path / "tiny.zip", files) if zipped else fill(tmp_path / "tiny", files)
+    with pytest.raises(UserError, match="tiny"):
         tiny_imagenet([path], None)
 
 

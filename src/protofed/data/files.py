@@ -87,10 +87,8 @@ def present(dataset: str, source: Source, data_dir: Path | None) -> tuple[Form, 
 def missing(dataset: str, source: Source, data_dir: Path | None, failure: str = "") -> UserError:
     """The error that says which file is wanted, from where, where to put it, and why it was not fetched."""
     places = folders(dataset, data_dir, source.folder)
-    found = {path.name for form in source.forms for path in find([file.name for file in form.files], places)}
-    wanted = [file for file in source.forms[0].files if Path(file.name).name not in found]
-    first = wanted[0]
-    others = f" (and {', '.join(file.name for file in wanted[1:])})" if wanted[1:] else ""
+    first, *rest = [file for file in source.forms[0].files if not find([file.name], places)]
+    others = f" (and {', '.join(file.name for file in rest)})" if rest else ""
     looked = f"looked in {', '.join(map(str, places))}"
     get = f"get it from {first.url or source.page}"
     return UserError(

@@ -107,7 +107,7 @@ def _packed(path: Path, kind: str, first: int = 0) -> tuple[Samples, Samples]:
         for what in ("images-idx3", "labels-idx1")
     ]
     where = [f"{path}/{name}" for name in names]
-    content = [tree.read(name) for name in names]
+    content = [tree.read(name, MOST) for name in names]
     return _samples(where[:2], content[:2], first), _samples(where[2:], content[2:], first)
 
 

@@ -27,10 +27,15 @@ def interleaved(samples: Samples) -> Samples:
     """Domains and classes in turn, as long as they last, so that the first n images are balanced."""
     turn = places(_pairs(samples))
     for numbers in (samples.labels, samples.domains):
-        turn = turn * (int(numbers.max()) + 1) + numbers
+        turn = turn * _size(numbers) + numbers
     return samples.take(turn.argsort())
 
 
 def _pairs(samples: Samples) -> Tensor:
     """A number for each pair of class and domain."""
-    return samples.labels * (int(samples.domains.max()) + 1) + samples.domains
+    return samples.labels * _size(samples.domains) + samples.domains
+
+
+def _size(numbers: Tensor) -> int:
+    """How many numbers there may be, from 0 to the largest."""
+    return len(numbers.bincount())

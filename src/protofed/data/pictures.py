@@ -129,7 +129,7 @@ def _by_domain(paths: Sequence[Path], domains: Sequence[str], alias: Mapping[str
 
 
 def _classes(found: Iterable[list[Picture]]) -> list[str]:
-    return sorted({name.split("/")[-2] if "/" in name else "" for pictures in found for _, name in pictures})
+    return sorted({PurePosixPath(name).parent.name for pictures in found for _, name in pictures})
 
 
 def _eight_of_ten(pictures: list[Picture]) -> tuple[list[Picture], list[Picture]]:
@@ -177,7 +177,9 @@ def _dataset(
     halves = []
     for half in (0, 1):
         rows = [
-            (picture, picture[1].split("/")[-2], domain) for domain, part in enumerate(parts) for picture in part[half]
+            (picture, PurePosixPath(picture[1]).parent.name, domain)
+            for domain, part in enumerate(parts)
+            for picture in part[half]
         ]
         halves.append(interleaved(_samples(rows, classes, side or SIDE)))
     train, test = halves

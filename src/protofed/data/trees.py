@@ -13,7 +13,7 @@ from torch import Tensor
 from protofed.data.files import damaged
 from protofed.errors import UserError
 
-LARGEST = 2**26  # bytes of a file in a zip, and pixels of a picture; more is taken for a bomb
+LARGEST = 2**26  # bytes of a picture in a zip, and pixels of a picture; more is taken for a bomb
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"}
 
 
@@ -35,19 +35,22 @@ class Tree:
             if ".." in name.split("/") or name.startswith("/"):
                 raise UserError(str(path), name, "a path in it leads out of it")
         self.names = sorted(name for name in names if not any(part.startswith((".", "__")) for part in name.split("/")))
+        self._known = frozenset(self.names)
 
     def pictures(self) -> list[str]:
         """The names that are pictures."""
         return [name for name in self.names if PurePosixPath(name).suffix.lower() in SUFFIXES]
 
-    def read(self, name: str) -> bytes:
-        """The bytes of one file."""
-        if self.zip is None:
-            return (self.path / name).read_bytes()
+    def read(self, name: str, most: int = LARGEST) -> bytes:
+        """The bytes of one file; of one in a zip at most so many."""
+        if name not in self._known:
+            raise damaged(self.path, f"there is no {name} in it")
         try:
+            if self.zip is None:
+                return (self.path / name).read_bytes()
             size = self.zip.getinfo(name).file_size
-            if size > LARGEST:
-                raise UserError(f"{self.path}/{name}", f"{size} bytes", f"at most {LARGEST} are unpacked")
+            if size > most:
+                raise UserError(f"{self.path}/{name}", f"{size} bytes", f"at most {most} are unpacked")
             return self.zip.read(name)
         except (
             OSError,
