@@ -79,6 +79,7 @@ def test_datasets_say_whether_their_files_are_there(tmp_path: Path) -> None:
 def test_datasets_tell_what_is_not_as_published(tmp_path: Path) -> None:
     shown = succeed(tmp_path, "datasets")
     assert "synth-digits: drawn here" in shown.out
+    assert "folder:PATH" in shown.out
     rows = json.loads(succeed(tmp_path, "datasets", "--json").out)
     assert all(row["terms"] and row["shape"] and row["classes"] for row in rows)
 

@@ -10,7 +10,7 @@ import torch
 from data_toys import toy
 from PIL import Image
 
-from protofed.data import DATASETS, Dataset, cache, describe, load
+from protofed.data import DATASETS, Dataset, Samples, cache, describe, load
 from protofed.data.cache import cached, checksum
 from protofed.data.files import File, Form, Source, find, folders, missing, present, verify
 from protofed.errors import UserError
@@ -116,6 +116,35 @@ def test_a_damaged_cache_is_made_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(cached("toy", lambda: toy(3)).train) == 30
     assert path.read_bytes() == whole
     assert [file.name for file in path.parent.iterdir()] == ["toy.safetensors"]
+
+
+def test_from_the_cache_it_takes_no_more_than_twice_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The most memory the process ever holds, while all pixels are looked at."""
+    status, peak = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if not peak.exists():
+        pytest.skip("Linux tells")
+
+    def kilobytes(name: str) -> int:
+        return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(name))
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    size = 64 * 2**20
+
+    def make() -> Dataset:
+        number = size // 2**12
+        made = Samples.of(torch.ones(number, 1, 64, 64, dtype=torch.uint8), torch.zeros(number).long())
+        return Dataset.of("large", made, made.take(torch.arange(2)), "0")
+
+    cached("large", make)
+    try:
+        peak.write_text("5")  # from here on the peak counts
+    except OSError:
+        pytest.skip("the peak cannot be reset")
+    before = kilobytes("VmRSS")
+    images = cached("large", lambda: toy(1)).train.images
+    assert bool((images.view(-1, 2**16).amin(1) == 1).all())
+    assert images.numel() == size
+    assert kilobytes("VmHWM") - before < 2 * size / 1024
 
 
 def test_without_a_place_for_a_cache_it_is_decoded_every_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

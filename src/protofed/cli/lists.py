@@ -42,6 +42,8 @@ def datasets_command(
     for row in rows if not as_json else ():
         if row["note"] and row["present"]:
             print(f"{row['name']}: {row['note']}")
+    if not as_json:
+        print("your own data: folder:PATH (pictures) and npz:PATH (arrays)")
 
 
 def _list(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -> None:
