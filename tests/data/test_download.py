@@ -58,7 +58,7 @@ def server() -> Iterator[str]:
     Server.asked.clear()
     STALLED.clear()
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+    thread = threading.Thread(target=httpd.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{httpd.server_port}"
     STALLED.set()

@@ -15,9 +15,9 @@ from protofed.data.catalogue import DATASETS
 from protofed.data.download import fetch
 from protofed.data.federation import Client, Federation, federate, join
 from protofed.data.files import Form, Source, missing, present, verify
+from protofed.data.image_files import folder
 from protofed.data.order import interleaved
 from protofed.data.picture import heat_map
-from protofed.data.pictures import folder
 from protofed.data.samples import Dataset, Samples
 from protofed.data.splits import SPLITS, Split
 from protofed.errors import UserError, unknown

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protofed.data import idx, leaf, mat, pickles, pictures, usps
+from protofed.data import idx, image_files, leaf, mat, pickles, usps
 from protofed.data.digit_domains import DOMAINS, digit_domains
 from protofed.data.digits import digits
 from protofed.data.files import File, Form, Source
@@ -81,7 +81,7 @@ CIFAR100 = tuple(
         ("meta", "7973b15100ade9c7d40fb424638fde48"),
     )
 )
-PACS_LISTS = [f"{domain}_{part}_kfold.txt" for part in ("train", "crossval") for domain in pictures.PACS]
+PACS_LISTS = [f"{domain}_{part}_kfold.txt" for part in ("train", "crossval") for domain in image_files.PACS]
 VISDA = "http://csr.bu.edu/ftp/visda/2019/multi-source/"
 DOMAINNET_ZIPS = tuple(
     File(f"{domain}.zip", f"md5:{md5}", f"{VISDA}{folder}{domain}.zip")
@@ -213,14 +213,14 @@ DATASETS: dict[str, Source] = {
         (
             Form(
                 _named("mnist_m_train", "mnist_m_test", "mnist_m_train_labels.txt", "mnist_m_test_labels.txt"),
-                pictures.mnist_m,
+                image_files.mnist_m,
                 59_001,
                 9_001,
             ),
-            Form(_named("mnist_m_train.zip", "mnist_m_test.zip"), pictures.mnist_m, 59_001, 9_001),
+            Form(_named("mnist_m_train.zip", "mnist_m_test.zip"), image_files.mnist_m, 59_001, 9_001),
             Form(
                 _named("mnist_m_train_subset.zip", "mnist_m_test_subset.zip"),
-                pictures.mnist_m,
+                image_files.mnist_m,
                 7000,
                 2500,
                 "700 training and 250 test images a class",
@@ -301,11 +301,13 @@ DATASETS: dict[str, Source] = {
         10,
         (3, 32, 32),
         (
-            Form(_named("caltech10.zip", "amazon.zip", "webcam.zip", "dslr.zip"), pictures.office_caltech10, 2031, 502),
-            Form(_named("caltech10", "amazon", "webcam", "dslr"), pictures.office_caltech10, 2031, 502),
-            Form(_named("caltech", "amazon", "webcam", "dslr"), pictures.office_caltech10, 2031, 502),
+            Form(
+                _named("caltech10.zip", "amazon.zip", "webcam.zip", "dslr.zip"), image_files.office_caltech10, 2031, 502
+            ),
+            Form(_named("caltech10", "amazon", "webcam", "dslr"), image_files.office_caltech10, 2031, 502),
+            Form(_named("caltech", "amazon", "webcam", "dslr"), image_files.office_caltech10, 2031, 502),
         ),
-        pictures.OFFICE,
+        image_files.OFFICE,
         page="https://github.com/redhat12345/OfficeCaltechDomainAdaptation",
     ),
     "pacs": Source(
@@ -314,11 +316,11 @@ DATASETS: dict[str, Source] = {
         7,
         (3, 32, 32),
         (
-            *(Form(_named(name, *PACS_LISTS), pictures.pacs, 8977, 1014) for name in ("kfold", "PACS", "PACS.zip")),
+            *(Form(_named(name, *PACS_LISTS), image_files.pacs, 8977, 1014) for name in ("kfold", "PACS", "PACS.zip")),
             *(
                 Form(
                     _named(name),
-                    pictures.pacs,
+                    image_files.pacs,
                     7996,
                     1995,
                     "without its split lists: two in ten images are test images",
@@ -326,7 +328,7 @@ DATASETS: dict[str, Source] = {
                 for name in ("kfold", "PACS", "PACS.zip")
             ),
         ),
-        pictures.PACS,
+        image_files.PACS,
         page="https://dali-dl.github.io/project_iccv2017.html",
     ),
     "domainnet": Source(
@@ -335,10 +337,10 @@ DATASETS: dict[str, Source] = {
         10,
         (3, 32, 32),
         (
-            Form((*DOMAINNET_ZIPS, *DOMAINNET_LISTS), pictures.domainnet, None, None),
-            Form((*_named(*pictures.DOMAINNET), *DOMAINNET_LISTS), pictures.domainnet, None, None),
+            Form((*DOMAINNET_ZIPS, *DOMAINNET_LISTS), image_files.domainnet, None, None),
+            Form((*_named(*image_files.DOMAINNET), *DOMAINNET_LISTS), image_files.domainnet, None, None),
         ),
-        pictures.DOMAINNET,
+        image_files.DOMAINNET,
     ),
     "tiny-imagenet": Source(
         "Tiny ImageNet: 200 classes of ImageNet",
@@ -346,8 +348,8 @@ DATASETS: dict[str, Source] = {
         200,
         (3, 64, 64),
         (
-            Form((TINY,), pictures.tiny_imagenet, 100_000, 10_000),
-            Form(_named("tiny-imagenet-200"), pictures.tiny_imagenet, 100_000, 10_000),
+            Form((TINY,), image_files.tiny_imagenet, 100_000, 10_000),
+            Form(_named("tiny-imagenet-200"), image_files.tiny_imagenet, 100_000, 10_000),
         ),
     ),
     "digit5": Source(

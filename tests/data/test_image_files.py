@@ -15,7 +15,7 @@ from data_toys import real_data
 from PIL import Image
 
 from protofed.data import describe, load
-from protofed.data.pictures import (
+from protofed.data.image_files import (
     DOMAINNET,
     PACS,
     TEN,
@@ -135,10 +135,10 @@ def test_a_picture_of_too_many_pixels_is_not_decoded(tmp_path: Path) -> None:
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
-    header = struct.pack(">IIBBBBB", 12_000, 12_000, 1, 0, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", 9_000, 9_000, 1, 0, 0, 0, 0)
     content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
     fill(tmp_path, {"a.png": content})
-    with pytest.raises(UserError, match=r"too many|decompression bomb"):
+    with pytest.raises(UserError, match="too many"):
         Tree(tmp_path).picture("a.png", 32)
 
 
