@@ -28,6 +28,7 @@ test-slow: .venv/.tests-installed
 
 # The wheel, installed with its dependencies into an environment that has nothing else.
 wheel: build/wheel-env/.installed
+	build/wheel-env/bin/protofed reproduce --list > /dev/null
 	build/wheel-env/bin/protofed run --method fedproto --rounds 1 --model cnn --quiet --out $$(mktemp -d)/run
 
 build/wheel-env/.installed: .venv/.tests-installed $(SOURCES)
