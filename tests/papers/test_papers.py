@@ -72,7 +72,7 @@ def test_every_cell_is_an_experiment_in_every_variant(name: str) -> None:
 
 
 def test_published_numbers_are_those_of_the_csv() -> None:
-    with files(papers).joinpath("results.csv").open(encoding="utf-8") as file:  # type: ignore[call-arg]  # a real file
+    with files(papers).joinpath("results.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 802
     told = 0
