@@ -139,7 +139,7 @@ def test_the_list_knows_which_files_are_there(tmp_path: Path) -> None:
     found = missing(tmp_path, "--data-dir", "data")
     assert found["mp-fedcl/table6", "MNIST"] == {""}
     assert found["mp-fedcl/table6", "Digit-5"] == {"data missing: mnist-m, encoder missing"}
-    assert found["fedproto/table4", "CIFAR10"] == {"data missing: cifar10"}
+    assert found["fedproto/table4", "CIFAR10"] == {"data missing: cifar10, encoder missing"}  # its start
     assert found["fedsc/table4", "CIFAR10"] == {"data missing: cifar10"}  # also the means over its settings
     with_encoder = missing(tmp_path, "--data-dir", "data", "--encoder", "some.safetensors")
     assert with_encoder["mp-fedcl/table6", "Digit-5"] == {"data missing: mnist-m"}
