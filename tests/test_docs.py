@@ -58,6 +58,7 @@ def test_the_commands_of_the_readme_exist(tmp_path: Path) -> None:
         if line.startswith("protofed "):
             words = line.split("#")[0].split()[1:]
             flags = [word for word in words if word.startswith("--")]
-            text = protofed(words[0], "--help", folder=tmp_path).stdout
+            command = words[:2] if words[0] == "encoder" else words[:1]
+            text = protofed(*command, "--help", folder=tmp_path).stdout
             assert text, line
             assert all(flag in text for flag in flags), line
