@@ -12,6 +12,7 @@ import typer
 
 from protofed import api
 from protofed.cli import app
+from protofed.data import SPLITS
 from protofed.errors import UserError
 from protofed.experiment import Experiment, check_type, parse_yaml, read_yaml
 
@@ -21,7 +22,8 @@ OTHER: dict[str, Any] = {
     **{"method": "fedproto", "params": {"lam": 0.5, "metric": "l2"}, "dataset": "mnist", "data_dir": "some where/ü"},
     **{"public": "digits"},
     **{"train_size": 7, "split": "ways", "alpha": 1e-5, "min_size": 3, "balance": False, "ways": 4, "half_width": 0},
-    **{"shots": 9, "test_shots": 15, "long_tail": 10.0, "val_fraction": 0.25, "clients": 8, "participation": 0.1, "model": "cnn"},
+    **{"shots": 9, "test_shots": 15, "long_tail": 10.0, "val_fraction": 0.25, "clients": 8, "participation": 0.1},
+    **{"model": "cnn"},
     **{"rounds": 2, "epochs": 3, "batch_size": 4, "lr": 1e-3, "lr_decay": 0.95, "momentum": 0.0, "weight_decay": 1e-4},
     **{"seed": 11, "engine": "stacked", "device": "cpu", "precision": "float64", "time_budget": 1.5},
     **{"image_size": 16, "normalise": "imagenet", "augment": "crop", "drift": "sudden", "drift_round": 2, "novel": 2},
@@ -69,7 +71,7 @@ def test_it_cannot_be_changed() -> None:
         ("model", 3, "--model: 3 is not usable; it must be of type str"),
         ("data_dir", 3, "--data-dir: 3 is not usable; it must be of type str"),
         ("train_size", "all", "--train-size: 'all' is not usable; it must be of type int"),
-        ("split", None, "--split: 'None' is not usable; known: dirichlet, domains, iid, nid1, nid2, quantity, ways, ways-packed"),
+        ("split", None, f"--split: 'None' is not usable; known: {', '.join(sorted(SPLITS))}"),
         ("params", ["k"], "--params: ['k'] is not usable; it must be of type mapping"),
         ("participation", -0.1, "--participation: -0.1 is not usable; it must be above 0 and at most 1"),
     ],
