@@ -9,7 +9,9 @@ demo: .venv/.installed
 	$(BIN)/protofed compare --method local,fedavg,fedproto,sp-fedcl,mp-fedcl --dataset digits --split dirichlet \
 	  --alpha 0.05 --clients 5 --seeds 3 --rounds 30 --model mlp --lr 0.02
 
-test: lint types unit wheel
+# Types and the wheel are checked while the tests begin.
+test: .venv/.tests-installed
+	$(MAKE) --no-print-directory -j 2 lint types wheel unit
 
 lint: .venv/.tests-installed
 	$(BIN)/ruff check .
