@@ -36,6 +36,15 @@ def test_a_method_runs_once_for_all_values_of_a_parameter_that_it_lacks() -> Non
     assert len(found.runs) == 6 + 2
 
 
+def test_a_name_that_is_option_and_parameter_is_swept_as_either() -> None:
+    found = planned({"option.alpha": [0.1, 1], "params.alpha": [0.25, 0.5]}, "fedplcc", "local")
+    ours = [(run.alpha, run.params) for _, run in found.runs if run.method == "fedplcc"]
+    assert ours == [(a, {"alpha": p}) for a in (0.1, 1.0) for p in (0.25, 0.5)]
+    theirs = [(setting, run.alpha, run.params) for setting, run in found.runs if run.method == "local"]
+    assert theirs == [({"option.alpha": a}, a, {}) for a in (0.1, 1)]
+    assert len({task.folder for task in found.tasks(Path("sweep"))}) == 6
+
+
 def test_every_run_has_a_folder_of_its_own_inside_the_sweeps() -> None:
     models = ["cnn", "mlp", "../x.py:Net", "..%2Fx.py:Net"]
     tasks = planned({"model": models, "k": [1, 2]}, "mp-fedcl", "local", seeds=2).tasks(Path("sweep"))
@@ -65,6 +74,9 @@ def test_threads_are_shared_unless_they_are_swept() -> None:
         ({"k": [1]}, ["local"], "--grid: 'k' .*known: "),
         ({"tempersture": [1]}, ["mp-fedcl"], "did you mean 'temperature'"),
         ({"alpha": [1]}, ["local", "fedplcc"], "'alpha' .*an option and a parameter of fedplcc"),
+        ({"option.k": [1]}, ["mp-fedcl"], "--grid: 'k' .*known: "),
+        ({"params.lr": [1]}, ["mp-fedcl"], "--grid: 'lr' .*known: "),
+        ({"option.seed": [1]}, ["local"], "'option.seed' .*--seeds"),
         ({"method": ["local"]}, ["local"], "'method' .*--method"),
         ({"seed": [1]}, ["local"], "'seed' .*--seeds"),
         ({"params": [{}]}, ["local"], "'params' .*name the parameter itself"),

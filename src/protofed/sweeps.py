@@ -130,11 +130,11 @@ def plan(
     runs: dict[tuple[str, str], tuple[Setting, Experiment]] = {}
     for values in combinations:
         point = dict(zip(grid, values, strict=True))
-        options = {name: value for name, value in point.items() if name in OPTIONS}
-        params = {**experiment.params, **{name: value for name, value in point.items() if name not in OPTIONS}}
+        options = {_bare(name): value for name, value in point.items() if _is_option(name)}
+        params = {**experiment.params, **{_bare(name): value for name, value in point.items() if not _is_option(name)}}
         common = Experiment.from_mapping({**dataclasses.asdict(experiment), **options, "params": params})
         for run in comparison.plan(methods, seeds, common):
-            setting = {name: value for name, value in point.items() if name in OPTIONS or name in run.params}
+            setting = {name: value for name, value in point.items() if _is_option(name) or _bare(name) in run.params}
             runs.setdefault((_folder_name(setting), run_name(run)), (setting, run))
     return Plan(grid, methods, seeds, jobs, score, experiment, list(runs.values()))
 
@@ -196,16 +196,27 @@ def _folder_name(setting: Setting) -> str:
     return ",".join(f"{name}={quote(str(value), safe=' +:')}" for name, value in setting.items())
 
 
+def _is_option(name: str) -> bool:
+    """Whether a swept name is an option's; one that is also a parameter's is swept as option.NAME or params.NAME."""
+    return name.startswith("option.") or name in OPTIONS
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("option.").removeprefix("params.")
+
+
 def _check(grid: Grid, methods: Sequence[str]) -> None:
     """Every swept name must be an option or a parameter, and not both; every value is there once."""
     owners = {name: method for method in methods for name in parameters(method_class(method))}
     for name, values in grid.items():
-        if name in _NOT_SWEPT:
-            raise UserError("--grid", name, _NOT_SWEPT[name])
-        if name not in OPTIONS and name not in owners:
-            raise unknown("--grid", name, {*OPTIONS, *owners} - {*_NOT_SWEPT})
+        bare = _bare(name)
+        known = {*OPTIONS, *owners} if name == bare else OPTIONS if _is_option(name) else {*owners}
+        if bare in _NOT_SWEPT:
+            raise UserError("--grid", name, _NOT_SWEPT[bare])
+        if bare not in known:
+            raise unknown("--grid", bare, known - {*_NOT_SWEPT})
         if name in OPTIONS and name in owners:
-            why = f"it is an option and a parameter of {owners[name]}; sweep it without that method"
+            why = f"it is an option and a parameter of {owners[name]}: write option.{name} or params.{name}"
             raise UserError("--grid", name, why)
         if isinstance(values, str) or not values:
             raise UserError("--grid", name, "give it a list of values")

@@ -9,14 +9,14 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 import yaml
 
 from protofed import __version__
 from protofed.errors import LostError, UserError
-from protofed.experiment import Experiment, parse_yaml
+from protofed.experiment import Experiment, check_type, parse_yaml
 
 if TYPE_CHECKING:
     from protofed.choose_k import Choice
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from protofed.reproduction import Reproduction
     from protofed.results.result import Result
     from protofed.sweeps import Sweep
+
+T = TypeVar("T")
 
 app = typer.Typer(
     name="protofed",
@@ -127,6 +129,19 @@ def value_of(text: Any, kind: Any) -> Any:
         return kind(text)
     except ValueError:
         return text
+
+
+def whole(flag: str, text: str | None, default: T) -> int | T:
+    """The whole number that a flag says, or the default if it was not used."""
+    if text is None:
+        return default
+    number: int = check_type(flag, value_of(text, int), int)
+    return number
+
+
+def method_names(texts: list[str] | None) -> list[str]:
+    """What --method says."""
+    return [name for text in texts or [] for name in text.split(",")]
 
 
 def _parameters(pairs: list[str] | None) -> dict[str, Any]:

@@ -19,11 +19,12 @@ from protofed.cli.common import (
     app,
     experiment_flags,
     finish,
+    method_names,
     refuse_several,
-    value_of,
+    whole,
 )
 from protofed.errors import UserError, unknown
-from protofed.experiment import Experiment, check_type
+from protofed.experiment import Experiment
 
 MACHINE = (
     *("data_dir", "encoder", "seed", "engine", "width", "device", "threads", "precision"),
@@ -73,9 +74,9 @@ def reproduce_command(
         target,
         variant,
         [term.strip() for term in only.split(",")] if only else [],
-        [name for text in method or () for name in text.split(",")],
-        SEEDS if seeds is None else check_type("--seeds", value_of(seeds, int), int),
-        None if jobs is None else check_type("--jobs", value_of(jobs, int), int),
+        method_names(method),
+        whole("--seeds", seeds, SEEDS),
+        whole("--jobs", jobs, None),
         {
             name: str(Path(value).resolve()) if name in ("data_dir", "encoder") else value
             for name, value in flags.items()

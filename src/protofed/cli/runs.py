@@ -24,14 +24,15 @@ from protofed.cli.common import (
     experiment_flags,
     experiment_from,
     finish,
+    method_names,
     refuse_existing,
     refuse_several,
     show,
     speaks,
-    value_of,
+    whole,
 )
 from protofed.errors import UserError
-from protofed.experiment import Experiment, check_type, read_yaml
+from protofed.experiment import Experiment, read_yaml
 
 if TYPE_CHECKING:
     from protofed.runner import Run
@@ -97,9 +98,9 @@ def compare_command(
 
     refuse_several()
     names, number, processes, base = comparison.read_config(config) if config else ([], comparison.SEEDS, None, {})
-    names = [name for text in method for name in text.split(",")] if method else names
-    number = number if seeds is None else check_type("--seeds", value_of(seeds, int), int)
-    processes = processes if jobs is None else check_type("--jobs", value_of(jobs, int), int)
+    names = method_names(method) or names
+    number = whole("--seeds", seeds, number)
+    processes = whole("--jobs", jobs, processes)
     experiment = comparison.share_cores(experiment_from(base, flags, set_), len(names) * number, processes)
     runs = comparison.plan(names, number, experiment)
     refuse_existing(out)

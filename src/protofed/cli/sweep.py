@@ -22,12 +22,13 @@ from protofed.cli.common import (
     experiment_flags,
     experiment_from,
     finish,
+    method_names,
     refuse_existing,
     refuse_several,
-    value_of,
+    whole,
 )
 from protofed.errors import UserError
-from protofed.experiment import Experiment, check_type, parse_yaml, read_yaml
+from protofed.experiment import Experiment, parse_yaml, read_yaml
 
 GridFlags = Annotated[
     list[str] | None,
@@ -72,9 +73,9 @@ def sweep_command(
     swept, names, number, processes, shown_score, base = sweeps.read_config(config) if config else nothing
     planned = sweeps.plan(
         _grid(grid) if grid else swept,
-        [name for text in method for name in text.split(",")] if method else names or [Experiment.method],
-        number if seeds is None else check_type("--seeds", value_of(seeds, int), int),
-        processes if jobs is None else check_type("--jobs", value_of(jobs, int), int),
+        method_names(method) or names or [Experiment.method],
+        whole("--seeds", seeds, number),
+        whole("--jobs", jobs, processes),
         score or shown_score,
         experiment_from(base, flags, set_),
     )
@@ -116,9 +117,9 @@ def choose_k_command(
 
     refuse_several()
     planned = choose_k.plan(
-        check_type("--max-k", value_of(max_k, int), int),
-        comparison.SEEDS if seeds is None else check_type("--seeds", value_of(seeds, int), int),
-        None if jobs is None else check_type("--jobs", value_of(jobs, int), int),
+        whole("--max-k", max_k, 0),
+        whole("--seeds", seeds, comparison.SEEDS),
+        whole("--jobs", jobs, None),
         experiment_from({"val_fraction": HELD_OUT} | (read_yaml(config) if config else {}), flags, set_),
     )
     refuse_existing(out)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from protofed.randomness import bits
-
-Augment = Literal["none", "crop", "crop-flip", "rethinkfl"]
-"""`rethinkfl` is what RethinkFL does to digits and photographs alike: crop-flip, and ImageNet's mean and std."""
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """Mean and std of pixels scaled to 0..1."""
@@ -21,8 +16,11 @@ PADDING = 4
 _SITE = 0  # dropout counts its sites from 1
 
 
-def augmented(images: Tensor, keys: Tensor, how: Augment) -> Tensor:
-    """Images [..., B, c, h, w] of clients with keys [...]: each has its own crop and, perhaps, is mirrored."""
+def augmented(images: Tensor, keys: Tensor, how: str) -> Tensor:
+    """Images [..., B, c, h, w] of clients with keys [...]: each has its own crop and, unless `how` is crop, side.
+
+    RethinkFL does the same to digits and photographs alike, and takes ImageNet's mean and std.
+    """
     if how == "none":
         return images
     *_, batch, channels, height, width = images.shape
