@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,6 +24,7 @@ from protofed.errors import UserError, unknown
 from protofed.experiment import check_type
 from protofed.models import MODELS, build
 from protofed.models.stacking import bytes_per_image
+from protofed.storage import cache_folder, write_whole
 
 if TYPE_CHECKING:
     from protofed.runner import Run
@@ -131,7 +131,8 @@ class Encoder:
     def write(self, path: Path) -> None:
         """The weights, with the card in the metadata."""
         try:
-            _write(path, self.state, {CARD: json.dumps(dataclasses.asdict(self.card))})
+            metadata = {CARD: json.dumps(dataclasses.asdict(self.card))}
+            write_whole(path, lambda draft: save_file(self.state, draft, metadata))
         except (OSError, SafetensorError) as error:
             raise UserError("--out", str(path), f"it cannot be written: {error}") from None
 
@@ -147,7 +148,7 @@ class Encoder:
 
     def features(self, images: Tensor) -> Tensor:
         """Features [n, d, 1, 1] of uint8 images [n, c, h, w], computed or from the disk."""
-        file = _cache() / f"{self._key(images)}.safetensors"
+        file = cache_folder("features") / f"{self._key(images)}.safetensors"
         with suppress(OSError, SafetensorError, KeyError):  # a file that cannot be read is made anew
             found = load_file(file)["features"]
             if found.shape == (len(images), self.card.feature_size, 1, 1):
@@ -155,7 +156,7 @@ class Encoder:
         made = self._computed(images)
         with suppress(OSError, SafetensorError):  # a full or read-only disk costs time, not the run
             file.parent.mkdir(parents=True, exist_ok=True)
-            _write(file, {"features": made})
+            write_whole(file, lambda draft: save_file({"features": made}, draft))
         return made
 
     @torch.no_grad()
@@ -206,19 +207,5 @@ def _our_name(name: str) -> str:
     return name.replace("conv1.", f"{place}.0.").replace("bn1.", f"{place}.1.")
 
 
-def _write(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """A file that is there whole or not at all."""
-    draft = path.with_name(f".{path.name}.draft-{os.getpid()}")
-    try:
-        save_file(dict(tensors), draft, metadata)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
 def _in_encoder(name: str) -> bool:
     return not name.startswith("head.")
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "protofed" / "features"

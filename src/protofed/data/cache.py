@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from protofed.data.samples import Dataset, Samples
+from protofed.storage import cache_folder, write_whole
 
 VERSION = 1
 """To be raised when a reader makes something else of the same files."""
@@ -44,20 +44,21 @@ def _digest(path: Path) -> bytes:
     """A file's checksum; that of a large one is remembered for as long as its size and time stay."""
     about = path.stat()
     address = f"{path.resolve()}/{about.st_size}/{about.st_mtime_ns}"
-    note = _folder() / f"{hashlib.blake2b(address.encode(), digest_size=16).hexdigest()}.checksum"
+    note = cache_folder("data") / f"{hashlib.blake2b(address.encode(), digest_size=16).hexdigest()}.checksum"
     if about.st_size >= LARGE and note.is_file():
         return note.read_bytes()
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "blake2b").digest()
     if about.st_size >= LARGE:
         with contextlib.suppress(OSError):
-            _replace(note, lambda draft: draft.write_bytes(digest))
+            note.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(note, lambda draft: draft.write_bytes(digest))
     return digest
 
 
 def cached(key: str, make: Callable[[], Dataset]) -> Dataset:
     """The dataset of this key, from the cache or made now; a cache that cannot be used is done without."""
-    path = _folder() / f"{key}.safetensors"
+    path = cache_folder("data") / f"{key}.safetensors"
     if path.is_file():
         with contextlib.suppress(Exception):  # damaged, or of a torch that is not here: it is made again
             return _read(path)
@@ -86,19 +87,5 @@ def _write(path: Path, dataset: Dataset) -> None:
         for name in PARTS
     }
     about = {name: getattr(dataset, name) for name in ("name", "classes", "domains", "mean", "std")}
-    _replace(path, lambda draft: save_file(tensors, draft, metadata={"dataset": json.dumps(about)}))
-
-
-def _folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "protofed" / "data"
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file so that other processes see it whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.draft-{os.getpid()}")
-    try:
-        write(draft)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_whole(path, lambda draft: save_file(tensors, draft, metadata={"dataset": json.dumps(about)}))

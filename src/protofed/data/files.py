@@ -10,6 +10,7 @@ from pathlib import Path
 
 from protofed.data.samples import Dataset
 from protofed.errors import UserError
+from protofed.storage import cache_folder
 
 MOST = 4 * 2**30
 """Bytes that one file may unpack to; more is taken for a bomb."""
@@ -52,7 +53,7 @@ class Source:
 
 def downloads() -> Path:
     """Where files are fetched to if no folder is given."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "protofed" / "downloads"
+    return cache_folder("downloads")
 
 
 def folders(dataset: str, data_dir: Path | None, also: str = "") -> list[Path]:

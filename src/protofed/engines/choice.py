@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import torch
 
@@ -18,6 +16,7 @@ from protofed.engines.group import Group
 from protofed.engines.sequential import Sequential
 from protofed.engines.stacked import Stacked
 from protofed.experiment import Experiment
+from protofed.storage import cache_folder, write_whole
 
 STEPS, GPU_STEPS, TRIALS = 2, 24, 3
 """Steps of a trial, on a GPU enough to forget what a round takes besides, and how many trials; the first warms up."""
@@ -108,8 +107,7 @@ def _key(experiment: Experiment, group: Group, device: torch.device, clients: in
 @contextmanager
 def _remembered() -> Iterator[dict[str, dict[str, float]]]:
     """What was measured before on this machine; what is added is kept, unless that cannot be written."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "protofed"
-    file = folder / "engines.json"
+    file = cache_folder("engines.json")
     known: dict[str, dict[str, float]] = {}
     with suppress(OSError, ValueError):
         known = dict(json.loads(file.read_text(encoding="utf-8")))
@@ -117,7 +115,5 @@ def _remembered() -> Iterator[dict[str, dict[str, float]]]:
     yield known
     if known != before:
         with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            draft = folder / f".engines-{os.getpid()}-{time.monotonic_ns()}"
-            draft.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-            draft.replace(file)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(file, lambda draft: draft.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8"))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from protofed.storage import write_whole
 
 if TYPE_CHECKING:
     from protofed.sweeps import Cell, Sweep
@@ -51,9 +52,7 @@ def sweep_plot(sweep: Sweep, path: Path) -> None:
     axes.grid(alpha=0.3)
     if lines:
         axes.legend(fontsize=8, title=sweep.score)
-    draft = path.with_name(f".{path.name}.draft")
-    figure.savefig(draft, dpi=120, format="png")
-    os.replace(draft, path)  # noqa: PTH105 - the documented atomic rename
+    write_whole(path, lambda draft: figure.savefig(draft, dpi=120, format="png"))
 
 
 def lines_of(sweep: Sweep) -> dict[str, list[Cell]]:
