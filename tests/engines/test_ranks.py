@@ -121,8 +121,11 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "continued/result.json").unlink()
     set_rounds(folder / "continued", 2, 4)
     code = "import sys; from engines.test_ranks import one_of_two; one_of_two(sys.argv[1])"
-    for outcome in until_both_end(start_two(folder, "-c", code, str(folder))):
-        assert outcome.code == 0, outcome.err
+    outcomes = until_both_end(start_two(folder, "-X", "faulthandler", "-c", code, str(folder)))
+    for rank, outcome in enumerate(outcomes):
+        # PyTorch may abort a process whose interpreter is ending (pytorch#179291); all was done by then.
+        ended = outcome.code == 0 or (outcome.code == -signal.SIGABRT and (folder / f"error-{rank}").exists())
+        assert ended, outcomes
     return folder
 
 

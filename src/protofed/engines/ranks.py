@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from traceback import clear_frames
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -129,6 +130,7 @@ class Ranks:
             yield
         except RuntimeError as error:
             self._failed = True
+            clear_frames(error.__traceback__)  # they hold the group, whose threads must have ended before Python does
             raise LostError("another process of this run is gone, or was too long silent") from error
         except BaseException:
             self._failed = True
