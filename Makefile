@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find src -name '*.py' -o -name 'py.typed') pyproject.toml README.md LICENSE
 
-.PHONY: demo test test-slow lint types unit wheel bench clean
+.PHONY: demo test test-slow lint types unit wheel bench results-page clean
 
 demo: .venv/.installed
 	$(BIN)/protofed compare --method local,fedavg,fedproto,sp-fedcl,mp-fedcl --dataset digits --split dirichlet \
@@ -52,6 +52,10 @@ build/wheel-env/.installed: .venv/.tests-installed $(SOURCES)
 # How fast it is here (docs/performance.md); make bench DATA=folder takes MNIST from there.
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks $(if $(DATA),--data-dir $(DATA))
+
+# docs/results.md and its plots, from the JSON files in docs/results.
+results-page: .venv/.tests-installed
+	$(BIN)/python -m benchmarks.results_page
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from benchmarks import measure, plain, report
+from benchmarks.__main__ import main
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -20,10 +21,6 @@ from protofed.methods.base import Clock
 from protofed.models import build
 from protofed.randomness import key
 from protofed.runner import Run
-
-sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks/ is not part of the installed package
-from benchmarks import measure, plain, report
-from benchmarks.__main__ import main
 
 SHAPE = (1, 8, 8)
 CPU = torch.device("cpu")

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import shlex
 import statistics
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,19 @@ class Request:
     jobs: int | None = None
     machine: Mapping[str, Any] = field(default_factory=dict)  # fields of Experiment: data_dir, encoder, device, …
 
+    @property
+    def command(self) -> str:
+        """What a reader types to get the same: folders and files are theirs to name."""
+        flags: dict[str, Any] = {
+            "only": ",".join(self.only),
+            "methods": ",".join(self.methods),
+            "variant": self.variant,
+        }
+        flags |= {"seeds": self.seeds, **{name: self.machine.get(name) for name in ("eval_every", "precision")}}
+        flags |= {name: name.upper() for name in ("data_dir", "encoder") if self.machine.get(name)}
+        given = (f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in flags.items() if value)
+        return " ".join(["protofed reproduce", self.target, *given])
+
     def to_yaml(self) -> str:
         """The text of reproduce.yaml."""
         values = dataclasses.asdict(self) | {"only": list(self.only), "methods": list(self.methods)}
@@ -59,11 +73,33 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What a trial's runs took, on the mean over seeds: a whole run, all clients."""
+
+    rounds: float
+    seconds: float
+    bytes_up: float
+    bytes_down: float
+    clients: int
+    device: str
+
+    @classmethod
+    def of(cls, results: Sequence[Result]) -> Cost:
+        """The mean."""
+        rounds, seconds, up, down = (
+            statistics.fmean(getattr(result, name) for result in results)
+            for name in ("rounds", "seconds", "bytes_up", "bytes_down")
+        )
+        return cls(rounds, seconds, up, down, results[0].clients, results[0].device)
+
+
+@dataclass(frozen=True)
 class Row:
     """A cell with our number, or with the reason why there is none."""
 
     cell: Cell
     ours: Spread | None
+    trials: list[str] = field(default_factory=list)  # what was run for it
     missing: str = ""
     rounds: list[float] | None = None  # the accuracy of each round, where the figure shows that
 
@@ -80,12 +116,13 @@ class Row:
             "score": None if cell.trial is None else cell.trial.reading.score,
             "ours": None if ours is None else ours.mean,
             "ours_std": None if ours is None else ours.std,
-            "seeds": 0 if ours is None else len(ours.values),
+            "values": [] if ours is None else ours.values,  # of each seed
             "paper": cell.published,
             "paper_std": cell.published_std,
             "difference": self.difference,
             "missing": self.missing,
             "note": cell.note,
+            "trials": self.trials,
         }
         return values if self.rounds is None else values | {"rounds": self.rounds}
 
@@ -99,6 +136,7 @@ class Reproduction:
     target: Target
     request: Request
     rows: list[Row]
+    costs: dict[str, Cost]  # of each trial
     encoders: list[str]  # those that the runs used, in words
 
     def headline(self) -> str:
@@ -134,14 +172,16 @@ class Reproduction:
             for trial in self.target.trials()
         }
         rows = [row.to_dict() for row in self.rows]
-        values = {**target, "seeds": self.request.seeds, "notes": self.notes(), "cells": rows, "protocol": trials}
+        costs = {name: dataclasses.asdict(cost) for name, cost in self.costs.items()}
+        values = {**target, "command": self.request.command, "seeds": self.request.seeds, "notes": self.notes()}
+        values |= {"cells": rows, "costs": costs, "protocol": trials}
         return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
     def to_csv(self) -> str:
         """One line a cell."""
         text = io.StringIO()
         lines = [row.to_dict() for row in self.rows]
-        names = [name for name in lines[0] if name != "rounds"]
+        names = [name for name, value in lines[0].items() if not isinstance(value, list)]
         writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
@@ -179,6 +219,7 @@ def _number(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.2g}"
 
 
+ROUNDS_TO = "rounds_to_"
 ACCURACIES = ("test_acc", "mean_client_test_acc", "global_test_acc", "final_acc", EACH_ROUND)
 
 
@@ -187,10 +228,17 @@ def plan(request: Request) -> Target:
     if request.seeds < 1:
         raise UserError("--seeds", request.seeds, "it must be 1 or more")
     target = chosen(find_target(request.target, request.variant), request.only, request.methods)
+    if request.machine.get("eval_every", 1) != 1 and any(_needs_every_round(cell) for cell in target.cells):
+        raise UserError("--eval-every", request.machine["eval_every"], f"{target.name} is about every round")
     for trial in target.trials():
         experiment = trial.experiment(request.machine)
         build_method(experiment.method, experiment.params)
     return target
+
+
+def _needs_every_round(cell: Cell) -> bool:
+    when = cell.trial.reading.when if cell.trial else "last"
+    return when != "last" or cell.metric == EACH_ROUND or cell.metric.startswith(ROUNDS_TO)
 
 
 def absent_data(machine: Mapping[str, Any]) -> dict[str, str]:
@@ -257,7 +305,8 @@ def reproduce(
     encoders = {json.dumps(r.encoder): r.encoder for some in by_trial.values() for r in some if r.encoder}
     missing = obstacles(target, absent_data(request.machine), request.machine)
     rows = _rows(target, by_trial, missing)
-    done = Reproduction(target, request, rows, [_card(card) for card in encoders.values()])
+    costs = {name: Cost.of(some) for name, some in by_trial.items()}
+    done = Reproduction(target, request, rows, costs, [_card(card) for card in encoders.values()])
     for name, text in (("json", done.to_json()), ("csv", done.to_csv()), ("md", done.to_markdown())):
         write_atomically(folder / f"table.{name}", text)
     return done
@@ -272,12 +321,14 @@ def _rows(target: Target, results: Mapping[str, list[Result]], found: Mapping[st
     for cell in sorted(target.cells, key=lambda cell: cell.trial is None):  # means come last
         missing = obstacle(target, cell, found)
         if missing:
-            rows[id(cell)] = Row(cell, None, missing)
+            row = Row(cell, None, missing=missing)
         elif cell.trial is not None:
-            rows[id(cell)] = _row(cell, cell.trial, results[cell.trial.name])
+            row = _row(cell, cell.trial, results[cell.trial.name])
         else:
             known = [row.ours.values for one in target.behind(cell) if (row := rows[id(one)]).ours]
-            rows[id(cell)] = Row(cell, Spread.of([statistics.fmean(values) for values in zip(*known, strict=True)]))
+            row = Row(cell, Spread.of([statistics.fmean(values) for values in zip(*known, strict=True)]))
+        trials = {one.trial.name: None for one in target.behind(cell) if one.trial}
+        rows[id(cell)] = dataclasses.replace(row, trials=list(trials))
     return [rows[id(cell)] for cell in target.cells]
 
 
@@ -291,11 +342,15 @@ def _row(cell: Cell, trial: Trial, results: Sequence[Result]) -> Row:
             ours = dataclasses.replace(ours, std=statistics.fmean(statistics.pstdev(one.per_client) for one in found))
         rounds = _each_round(results, score) if cell.metric == EACH_ROUND else None
         return Row(cell, ours, rounds=rounds)
-    if cell.metric.startswith("rounds_to_"):
-        goal = float(cell.metric.removeprefix("rounds_to_").rstrip("%"))
+    if cell.metric.startswith(ROUNDS_TO):
+        goal = float(cell.metric.removeprefix(ROUNDS_TO).rstrip("%"))
         reached = [_first_round(result, score, goal) for result in results]
         known = [float(number) for number in reached if number is not None]
-        return Row(cell, Spread.of(known)) if len(known) == len(reached) else Row(cell, None, f"{goal:g} % not reached")
+        return (
+            Row(cell, Spread.of(known))
+            if len(known) == len(reached)
+            else Row(cell, None, missing=f"{goal:g} % not reached")
+        )
     measure = _prototype_distance if cell.metric == DISTANCE else partial(_count, cell.metric)
     return Row(cell, Spread.of([measure(result) for result in results]))
 

@@ -28,7 +28,7 @@ from protofed.experiment import Experiment
 
 MACHINE = (
     *("data_dir", "encoder", "seed", "engine", "width", "device", "threads", "precision"),
-    *("deterministic", "checkpoint_every"),
+    *("deterministic", "checkpoint_every", "eval_every"),
 )
 """The fields of Experiment that are not the paper's business."""
 

@@ -311,15 +311,20 @@ def chosen(target: Target, only: Iterable[str], methods: Iterable[str]) -> Targe
         if _slug(term) not in names:
             raise unknown("--methods", term, names)
     in_datasets = {datasets[_slug(term)] for term in only if _slug(term) in datasets} or set(datasets.values())
-    in_words: dict[str, set[str]] = {}  # n=3 and n=4: either; n=3 and stdev=2: both
+    settings = [set(cell.setting.split(";")) for cell in cells]
+    in_words: list[set[str]] = []  # n=3 and n=4 are of no cell both: either; n=3 and stdev=2: both
     for word in (words[_slug(term)] for term in only if _slug(term) not in datasets):
-        in_words.setdefault(word.partition("=")[0], set()).add(word)
+        others = {other for setting in settings if word in setting for other in setting}
+        either = next((either for either in in_words if not either & others), None)
+        if either is None:
+            in_words.append(either := set())
+        either.add(word)
     of_methods = {name for term in methods for name in names[_slug(term)]}
     kept = tuple(
         cell
         for cell in cells
         if cell.dataset in in_datasets
-        and all(either & set(cell.setting.split(";")) for either in in_words.values())
+        and all(either & set(cell.setting.split(";")) for either in in_words)
         and (not of_methods or cell.method in of_methods)
     )
     if not kept:

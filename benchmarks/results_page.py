@@ -1,0 +1,186 @@
+"""docs/results.md from its template and the JSON files beside it: every number on the page is computed here.
+
+`python -m benchmarks.results_page` (or `make results-page`) writes the page and its plots.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from scipy.stats import spearmanr
+
+DOCS = Path(__file__).parent.parent / "docs"
+TEMPLATE = "results.md.j2"
+MEAN = "AVG"
+
+Cell = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Page:
+    """The measured tables in docs/results, and what the template may ask of them."""
+
+    folder: Path
+
+    def measured(self, *names: str) -> dict[str, Any]:
+        """A table.json; of several, the cells of all that have a number, as if it were one."""
+        first, *others = (json.loads((self.folder / f"{name}.json").read_text("utf-8")) for name in names)
+        for other in others:
+            first["costs"] |= other["costs"]
+            first["cells"] += other["cells"]
+        first["cells"] = [cell for cell in first["cells"] if cell["ours"] is not None]
+        return dict(first)
+
+    def table(self, *names: str, metric: str | None = None) -> str:
+        """Every cell of a table: the paper's number, ours, the difference, and what it cost."""
+        found = self.measured(*names)
+        cells = [cell for cell in found["cells"] if metric is None or cell["metric"] == metric]
+        columns = ["dataset", "setting", "method", "measured", "paper", "ours", "difference", "each seed"]
+        lines = [*self._commands(*names), "", _row([*columns, "seconds", "MB sent"])]
+        lines.append("|---|---|---|---|---:|---:|---:|---|---:|---:|")
+        lines += [_row(_texts(cell, found["costs"])) for cell in cells]
+        orders = [f"- {where}: ρ = {rho:.2f} over {count} methods" for where, rho, count in _orders(cells)]
+        if orders:
+            lines += ["", "Order of the methods, Spearman's ρ between the paper's and ours:", "", *orders]
+        return "\n".join(lines)
+
+    def _commands(self, *names: str) -> list[str]:
+        tables = [self.measured(name) for name in names]
+        return ["```sh", *(f"{one['command']}    # {self._where(one)}" for one in tables), "```"]
+
+    def _where(self, table: Mapping[str, Any]) -> str:
+        return "on a " + " and a ".join(
+            sorted({"GPU" if "cuda" in c["device"] else "CPU" for c in table["costs"].values()})
+        )
+
+    def cell(self, *names: str, **words: str) -> Cell:
+        """The only cell that has these words."""
+        found: list[Cell] = [
+            cell for cell in self.measured(*names)["cells"] if all(cell[key] == word for key, word in words.items())
+        ]
+        if len(found) != 1:
+            raise ValueError(f"{len(found)} cells of {names} have {words}")
+        return found[0]
+
+    def ours(self, *names: str, **words: str) -> str:
+        """Our number of one cell."""
+        return _spread(self.cell(*names, **words), "ours")
+
+    def paper(self, *names: str, **words: str) -> str:
+        """The paper's number of one cell."""
+        return _spread(self.cell(*names, **words), "paper")
+
+    def summary(self, tables: Mapping[str, Iterable[str]]) -> str:
+        """A line a table: how many cells, how many within both spreads, and whether the order of methods holds."""
+        lines = [_row(["table", "accuracies", "within both spreads", "mean difference", "order of methods, ρ"])]
+        lines.append("|---|---:|---:|---:|---|")
+        for title, names in tables.items():
+            cells = [cell for cell in self.measured(*names)["cells"] if _is_accuracy(cell)]
+            near = sum(not _differs(cell) for cell in cells)
+            mean = statistics.fmean(cell["difference"] for cell in cells)
+            orders = ", ".join(f"{rho:.2f}" for _, rho, _ in _orders(cells))
+            lines.append(_row([title, str(len(cells)), str(near), f"{mean:+.1f}", orders or "–"]))
+        return "\n".join(lines)
+
+    def compared(self, *names: str, scores: Iterable[str]) -> dict[str, dict[str, str]]:
+        """The rows of compare.json files: by method, each score's mean and spread; * for a diagnostic."""
+        rows = {}
+        for name in names:
+            for row in json.loads((self.folder / f"{name}.json").read_text("utf-8"))["rows"]:
+                rows[row["method"]] = {score: _compared(row, score) for score in scores}
+        return rows
+
+
+def _compared(row: Mapping[str, Any], score: str) -> str:
+    if score not in row["accuracy"]:
+        return "–"
+    spread = row["accuracy"][score]
+    return f"{spread['mean']:.1f} ± {spread['std']:.1f}" + "*" * (score in row["diagnostic"])
+
+
+def _is_accuracy(cell: Cell) -> bool:
+    return cell["paper"] is not None and cell["metric"].endswith("acc")
+
+
+def _differs(cell: Cell) -> bool:
+    """By more than the two spreads together; one that the paper does not give counts as 0."""
+    return bool(abs(cell["difference"]) > cell["ours_std"] + (cell["paper_std"] or 0))
+
+
+def _orders(cells: Iterable[Cell]) -> Iterator[tuple[str, float, int]]:
+    """For every dataset and setting with several methods: where, the rank correlation, and over how many."""
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        if _is_accuracy(cell):
+            groups.setdefault((cell["dataset"], cell["setting"]), []).append(cell)
+    averaged = {dataset for dataset, setting in groups if setting.endswith(MEAN)}
+    for (dataset, setting), some in groups.items():
+        if len(some) > 2 and (dataset not in averaged or setting.endswith(MEAN)):
+            rho = spearmanr([cell["paper"] for cell in some], [cell["ours"] for cell in some]).statistic
+            yield f"{dataset}, {setting}", float(rho), len(some)
+
+
+def _texts(cell: Cell, costs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    taken = [costs[trial] for trial in cell["trials"]]
+    sent = sum(cost["bytes_up"] + cost["bytes_down"] for cost in taken) / 1e6
+    measured = cell["score"] if cell["metric"].endswith("acc") and cell["score"] else cell["metric"]
+    difference = (
+        ""
+        if cell["difference"] is None
+        else f"{cell['difference']:+,.2f}" + " ≠" * (_is_accuracy(cell) and _differs(cell))
+    )
+    each = " ".join(_number(value) for value in cell["values"])
+    seconds = f"{sum(cost['seconds'] for cost in taken):,.0f}"
+    words = [cell["dataset"], cell["setting"], cell["method"], measured]
+    return [
+        *words,
+        _spread(cell, "paper"),
+        _spread(cell, "ours"),
+        difference,
+        each,
+        seconds,
+        f"{sent:,.3g}" if sent < 1000 else f"{sent:,.0f}",
+    ]
+
+
+def _spread(cell: Cell, whose: str) -> str:
+    if cell[whose] is None:
+        return "–"
+    std = cell[f"{whose}_std"]
+    return _number(cell[whose]) + (f" ± {_number(std)}" if std else "")
+
+
+def _number(value: float) -> str:
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.2g}"
+
+
+def _row(texts: Iterable[str]) -> str:
+    return f"| {' | '.join(texts)} |"
+
+
+def render(docs: Path = DOCS) -> str:
+    """The page."""
+    world = Environment(
+        loader=FileSystemLoader(docs / "results"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    return world.get_template(TEMPLATE).render(page=Page(docs / "results"))
+
+
+def main() -> None:
+    """Write the page and its plots."""
+    (DOCS / "results.md").write_text(render(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""python -m benchmarks.tables: run the papers' tables that docs/results.md shows, and keep what came out beside it.
+
+Each is a call of `protofed reproduce` into a folder of its own, which goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+
+REDUCED = "--variant reduced --precision bf16 --eval-every 5"
+TABLES = {
+    "mp-fedcl-table2-mnist": "mp-fedcl/table2 --only mnist",
+    "mp-fedcl-table6-mnist": "mp-fedcl/table6 --only mnist --eval-every 10",
+    "mp-fedcl-fig5-mnist": "mp-fedcl/fig5 --only mnist --eval-every 10",
+    "mp-fedcl-fig9-mnist": "mp-fedcl/fig9 --only mnist --eval-every 10",
+    "mp-fedcl-table5": "mp-fedcl/table5 --eval-every 10",
+    "mp-fedcl-table6": "mp-fedcl/table6 --only digit-5,office-10 --eval-every 10",
+    "mp-fedcl-table7": "mp-fedcl/table7 --eval-every 10",
+    "fedsc-table1": f"fedsc/table1 --only 'cifar10,NID1 a=0.2,NID2' {REDUCED}",
+    "fedsc-table2": f"fedsc/table2 --only CIFAR10-LT,rho=50 {REDUCED}",
+    "fedsc-table4": f"fedsc/table4 --only 'cifar10,NID1 a=0.2,NID2' --methods 'RPCL only,CPDR only' {REDUCED}",
+    "fedsc-table4-lt": f"fedsc/table4 --only CIFAR10-LT,rho=50 --methods 'RPCL only,CPDR only' {REDUCED}",
+    "fedplcc-table2": "fedplcc/table2 --variant public-cifar10 --precision tf32 --eval-every 10",
+    "fedplcc-table2-no-flip": "fedplcc/table2 --variant no-flip --precision tf32 --eval-every 10",
+    "fedplcc-table3": "fedplcc/table3 --variant public-cifar10 --precision tf32 --eval-every 10",
+    "fedplcc-table5": "fedplcc/table5 --precision tf32 --eval-every 10",
+    "fedproto-table2": "fedproto/table2 --eval-every 10",
+    "fedproto-table1-femnist": "fedproto/table1 --only femnist --eval-every 10",
+    "fedproto-fig3": "fedproto/fig3 --eval-every 10",
+    "fedproto-fig4": "fedproto/fig4 --eval-every 10",
+}
+"""What each file in docs/results is made by."""
+
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
+    parser.add_argument("--list", action="store_true", help="name the tables and stop")
+    parser.add_argument("--only", action="append", metavar="NAME", help="a table, or a pattern such as 'fedsc-*'")
+    parser.add_argument("--data-dir", type=Path, required="--list" not in sys.argv, help="folder with the datasets")
+    parser.add_argument("--encoder", type=Path, help="frozen encoder for MP-FedCL's tables on photographs and Digit-5")
+    parser.add_argument("--out", type=Path, default=Path("runs/tables"), help="folder of the runs; they are continued")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="stop after so many seconds")
+    return parser
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run what is asked for; 1 if something did not end."""
+    asked = arguments().parse_args(words)
+    names = [name for name in TABLES if any(fnmatch(name, pattern) for pattern in asked.only or ["*"])]
+    if asked.list:
+        print("\n".join(f"{name}: protofed reproduce {TABLES[name]}" for name in names))
+        return 0
+    end = time.monotonic() + (asked.budget or float("inf"))
+    failed = 0
+    for name in names:
+        folder = asked.out / name
+        command = [sys.executable, "-m", "protofed", "reproduce", *shlex.split(TABLES[name]), "--quiet"]
+        command += ["--data-dir", str(asked.data_dir), "--jobs", str(asked.jobs), "--checkpoint-every", "10"]
+        command += ["--out", str(folder), *(["--encoder", str(asked.encoder)] if asked.encoder else [])]
+        began = time.monotonic()
+        code = _play(command, end - began)
+        print(f"{name}: exit {code} after {time.monotonic() - began:.0f} s", flush=True)
+        if code == 0:
+            shutil.copyfile(folder / "table.json", RESULTS / f"{name}.json")
+        else:
+            failed = 1
+    return failed
+
+
+def _play(command: Sequence[str], seconds: float) -> int:
+    """Until it ends, or, asked to stop in time, has written where it stopped."""
+    if seconds <= 0:
+        return -signal.SIGINT
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            return process.wait(None if seconds == float("inf") else seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            return process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

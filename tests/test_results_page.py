@@ -1,0 +1,126 @@
+"""The results page is what its template and the committed JSON give, and computes what it says."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks import tables
+from benchmarks.results_page import DOCS, Page, render
+
+from protofed.reproduction import Request, plan
+
+
+def cell(method: str, paper: float | None, ours: float, **other: Any) -> dict[str, Any]:
+    """One as table.json has it."""
+    words = {"dataset": "D", "setting": "s", "method": method, "metric": "test_acc", "score": "own/all/head"}
+    numbers = {"ours": ours, "ours_std": 1.0, "values": [ours - 1, ours + 1], "paper": paper, "paper_std": 0.5}
+    rest = {"difference": None if paper is None else ours - paper, "trials": [method]}
+    return words | numbers | rest | other
+
+
+def write(folder: Path, name: str, *cells: dict[str, Any]) -> None:
+    cost = {"rounds": 3, "seconds": 12.4, "bytes_up": 1e6, "bytes_down": 5e5, "clients": 2, "device": "cpu"}
+    costs = {one["method"]: cost for one in cells}
+    text = json.dumps({"command": f"protofed reproduce {name}", "cells": cells, "costs": costs})
+    (folder / f"{name}.json").write_text(text)
+
+
+def test_the_page_is_what_the_json_gives() -> None:
+    assert (DOCS / "results.md").read_text(encoding="utf-8") == render(), "run `make results-page`"
+
+
+def test_a_changed_number_changes_the_page(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    for file in (DOCS / "results").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    before = render(tmp_path)
+    assert before == render()
+    table = folder / "mp-fedcl-table6-mnist.json"
+    table.write_text(table.read_text().replace('"ours": ', '"ours": 1'))
+    assert render(tmp_path) != before
+
+
+def test_a_cell_has_both_numbers_the_difference_and_its_cost(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "t",
+        cell("A", 70.0, 71.25),
+        cell("B", 70.0, 72.0),
+        cell("C", None, 50.0),
+        cell("none", 1.0, 1.0) | {"ours": None},
+    )
+    lines = Page(tmp_path).table("t").splitlines()
+    assert lines[:3] == ["```sh", "protofed reproduce t    # on a CPU", "```"]
+    rows = [[text.strip() for text in line.split("|")[1:-1]] for line in lines if line.startswith("| D")]
+    assert rows[0][2:] == ["A", "own/all/head", "70.00 ± 0.50", "71.25 ± 1.00", "+1.25", "70.25 72.25", "12", "1.5"]
+    assert [row[6] for row in rows] == ["+1.25", "+2.00 ≠", ""]  # the spreads together are 1.5
+    assert rows[2][4] == "–"
+
+
+@pytest.mark.parametrize(("ours", "rho"), [((3, 2, 1), "-1.00"), ((1, 2, 3), "1.00"), ((2, 1, 3), "0.50")])
+def test_the_order_of_methods_is_a_rank_correlation(ours: tuple[int, int, int], rho: str, tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "t",
+        *(cell(name, paper, 10.0 * mine) for name, paper, mine in zip("ABC", (5.0, 60.0, 70.0), ours, strict=True)),
+    )
+    assert f"- D, s: ρ = {rho} over 3 methods" in Page(tmp_path).table("t")
+
+
+def test_where_there_is_a_mean_over_domains_the_order_is_its(tmp_path: Path) -> None:
+    cells = [
+        cell(name, paper, paper, setting=setting)
+        for setting in ("one", "AVG")
+        for name, paper in zip("ABC", (1.0, 2.0, 3.0), strict=True)
+    ]
+    write(tmp_path, "t", *cells)
+    assert Page(tmp_path).table("t").count("ρ = ") == 1
+
+
+def test_tables_of_several_files_are_one(tmp_path: Path) -> None:
+    write(tmp_path, "t", cell("A", 1.0, 1.0), cell("B", 2.0, 2.0) | {"ours": None})
+    write(tmp_path, "u", cell("B", 2.0, 5.0))
+    page = Page(tmp_path)
+    assert [one["method"] for one in page.measured("t", "u")["cells"]] == ["A", "B"]
+    assert page.ours("t", "u", method="B") == "5.00 ± 1.00"
+    assert page.paper("t", "u", method="B") == "2.00 ± 0.50"
+    summary = page.summary({"both": ["t", "u"]}).splitlines()[-1]
+    assert summary == "| both | 2 | 1 | +1.5 | – |"
+    with pytest.raises(ValueError, match="0 cells"):
+        page.ours("t", method="Z")
+
+
+@pytest.mark.parametrize("name", tables.TABLES)
+def test_every_measured_table_can_be_planned(name: str) -> None:
+    target, *words = shlex.split(tables.TABLES[name])
+    flags = dict(zip(words[::2], words[1::2], strict=True))
+    only, methods = (flags.get(flag, "").split(",") if flag in flags else [] for flag in ("--only", "--methods"))
+    machine = {"encoder": "some.safetensors", "eval_every": int(flags.get("--eval-every", 1))}
+    request = Request(target, flags.get("--variant"), only, methods, machine=machine)
+    assert plan(request).trials()
+    made = DOCS / "results" / f"{name}.json"
+    if made.exists():
+        assert json.loads(made.read_text())["command"].startswith(f"protofed reproduce {target} ")
+
+
+def test_tables_are_run_kept_and_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        tables, "TABLES", {"t": "mp-fedcl/table6 --only mnist --methods fedavg --variant stand-in --seeds 1"}
+    )
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    words = ["--data-dir", str(tmp_path), "--out", str(tmp_path / "runs")]
+    assert tables.main([*words, "--budget", "0.01"]) == 1  # stopped while it starts
+    assert not (tmp_path / "t.json").exists()
+    assert tables.main(words) == 0
+    first = (tmp_path / "t.json").read_text()
+    assert json.loads(first)["cells"][0]["ours"] is not None
+    assert tables.main(words) == 0  # nothing is played again
+    assert (tmp_path / "t.json").read_text() == first
+    assert capsys.readouterr().out.count("t: exit 0") == 2
