@@ -50,7 +50,17 @@ def test_ours_is_the_mean_over_seeds_of_the_accuracy_that_is_compared(made: tupl
         assert cell["ours"] == pytest.approx(fmean(values))
         assert cell["ours_std"] == pytest.approx(stdev(values))
         assert cell["difference"] == pytest.approx(fmean(values) - cell["paper"])
-        assert len(cell["values"]) == 2
+        assert cell["values"] == values
+        assert cell["trials"] == [trial.name]
+        cost = table(folder)["costs"][trial.name]
+        assert cost["bytes_up"] == fmean(run["bytes_up"] for run in runs)
+        assert cost["seconds"] == fmean(run["seconds"] for run in runs)
+        assert (cost["rounds"], cost["clients"], cost["device"]) == (2, 5, "cpu")
+
+
+def test_the_command_in_the_table_is_what_was_typed(made: tuple[Path, str]) -> None:
+    words = "mp-fedcl/table6 --only mnist --methods fedavg,mp-fedcl --variant stand-in --seeds 2"
+    assert table(made[0])["command"] == f"protofed reproduce {words}"
 
 
 def test_json_csv_markdown_and_the_screen_tell_the_same(made: tuple[Path, str]) -> None:
@@ -77,15 +87,18 @@ def test_the_protocol_of_every_run_is_written_with_its_sources(made: tuple[Path,
 
 def test_an_interrupted_table_goes_on_to_the_same_numbers(made: tuple[Path, str], tmp_path: Path) -> None:
     folder, printed = made
-    for number, again in enumerate((("resume", "0"), (*SMALL, "--seeds", "2", "--out", "1", *HERE[:-1]))):
+    for number, words in enumerate((("resume", "0"), (*SMALL, "--seeds", "2", "--out", "1", *HERE[:-1]))):
         half = tmp_path / str(number)
         shutil.copytree(folder, half)
         for name in ("table.json", "table.csv", "table.md"):
             (half / name).unlink()
         shutil.rmtree(next(half.glob("*-mp-fedcl")) / "seed1")
         (next(half.glob("*-fedavg")) / "seed0" / "result.json").unlink()
-        outcome = succeed(tmp_path, *again, "--quiet")
-        assert table(half) == table(folder)
+        outcome = succeed(tmp_path, *words, "--quiet")
+        again, before = table(half), table(folder)
+        for trial, cost in again.pop("costs").items():
+            assert cost | {"seconds": 0} == before["costs"][trial] | {"seconds": 0}
+        assert again == {name: value for name, value in before.items() if name != "costs"}
         assert outcome.out.replace(f"runs: {number}", "runs: table") == printed
 
 
@@ -107,6 +120,8 @@ def test_a_folder_of_another_request_is_left_alone(made: tuple[Path, str]) -> No
         (("mp-fedcl/table6", "--only", "cifar10"), "MNIST"),
         (("mp-fedcl/table6", "--methods", "moon"), "fedavg"),
         (("mp-fedcl/table6", "--seeds", "0"), "--seeds"),
+        (("fedsc/table3", "--eval-every", "5"), "every round"),
+        (("mp-fedcl/fig10", "--eval-every", "5"), "every round"),
         (("mp-fedcl/table6", "--seeds", "two"), "--seeds"),
         (("mp-fedcl/table6", "--jobs", "0", "--variant", "stand-in"), "--jobs"),
         (("mp-fedcl/table6", "--device", "abacus", "--rounds", "3"), "--rounds"),

@@ -160,6 +160,8 @@ def test_cells_are_chosen_by_dataset_setting_and_method() -> None:
     assert {cell.method for cell in chosen(target, [], ["fedproto"]).cells} == {"FedProto", "FedProto-mh"}
     assert {cell.method for cell in chosen(target, [], ["FedProto-mh"]).cells} == {"FedProto-mh"}
     assert chosen(target, ["mnist"], []) == target
+    either = chosen(find_target("fedsc/table1"), ["cifar10", "NID1 a=0.2", "NID2"], ["fedsc"])  # no cell has both
+    assert [cell.setting for cell in either.cells] == ["NID1 a=0.2", "NID2"]
 
 
 def test_what_there_is_not_is_an_error() -> None:
