@@ -183,7 +183,8 @@ def test_a_client_whose_classes_nobody_sent_scores_nothing_among_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "value"), [("engines.group.CPU_IMAGES", 17), ("evaluation.MODELS", 3), ("evaluation.MODEL_BYTES", 1)]
+    ("where", "value"),
+    [("engines.group.CPU_IMAGES", 17), ("engines.base.Engine.tested_at_once", 3), ("evaluation.MODEL_BYTES", 1)],
 )
 @pytest.mark.parametrize("method", ["mp-fedcl", "fedavg", "fesem"])
 def test_evaluation_in_pieces_is_evaluation_at_once(
@@ -213,7 +214,7 @@ def test_few_models_are_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     size = run.engine.groups[0].own.layout.size
     monkeypatch.setattr(module, "MODEL_BYTES", 3 * size)
     run.evaluator(run.broadcast)
-    monkeypatch.setattr(module, "MODELS", 2)
+    monkeypatch.setattr(type(run.engine), "tested_at_once", 2)
     run.evaluator(run.broadcast)
     assert taken == [[0, 1, 2, 3], [0, 1, 2], [3], [0, 1], [2, 3]]
 

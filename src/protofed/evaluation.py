@@ -30,8 +30,8 @@ Right = tuple[int, Tensor]
 
 T = TypeVar("T")
 
-MODELS = 100  # clients whose models are on the device at once, or fewer if those are large:
 MODEL_BYTES = 2**30
+"""What the models that are tested at once may take."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Evaluator:
         for number, (group, pool) in enumerate(zip(self.engine.groups, self.pools, strict=True)):
             sent = _sent(self.engine.method, group, broadcast)
             mine = slice((ranks.number - number) % ranks.count, None, ranks.count)
-            for rows in list(_parts(group, ranks.count))[mine]:
+            for rows in list(_parts(self.engine, group))[mine]:
                 view, members = pool.view(rows), group.members[rows.start : rows.stop]
                 models = _models(group, rows, sent)
                 if self.episodes is not None:
@@ -229,10 +229,10 @@ def _merged(parts: Iterable[Mapping[str, list[T]]]) -> dict[str, list[T]]:
     return merged
 
 
-def _parts(group: Group, processes: int) -> Iterator[range]:
+def _parts(engine: Engine, group: Group) -> Iterator[range]:
     """Clients whose models fit on the device at once, some for each process."""
-    each = -(-len(group.members) // processes)
-    step = max(1, min(MODELS, MODEL_BYTES // group.own.layout.size, each))
+    each = -(-len(group.members) // engine.ranks.count)
+    step = max(1, min(engine.tested_at_once, MODEL_BYTES // group.own.layout.size, each))
     for begin in range(0, len(group.members), step):
         yield range(begin, min(begin + step, len(group.members)))
 

@@ -103,7 +103,7 @@ class Run:
         began = time.perf_counter()
         if self.drift:
             self._drift(self.drift.at(len(self.history)))
-        clients = len(self.federation.clients)
+        clients = self.federation.total
         who = participants(self.experiment, clients, len(self.history))
         clock = Clock(len(self.history), self.experiment.rounds, tuple(who), clients, self.experiment.seed)
         sent = self.broadcast
@@ -207,7 +207,7 @@ class Run:
             method=self.method.name,
             dataset=experiment.dataset,
             split=experiment.split,
-            clients=len(self.federation.clients),
+            clients=self.federation.total,
             rounds=len(self.history),
             seed=experiment.seed,
             engine=self.engine.name,

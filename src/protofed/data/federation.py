@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -50,6 +51,8 @@ class Federation:
     classes: tuple[str, ...]
     domains: tuple[str, ...] = ("all",)
     novel: Samples | None = None  # of other classes, which nobody trains on: for few-shot episodes
+    numbers: tuple[int, ...] | None = None  # who these clients are, where the others are elsewhere
+    size: int | None = None  # how many there are in all then
 
     def __post_init__(self) -> None:
         if not self.clients:
@@ -62,6 +65,16 @@ class Federation:
                 raise UserError("novel", list(self.novel.images.shape), "its images must be of the clients' shape")
             if not len(client.own) or not 0 <= int(client.own.min()) <= int(client.own.max()) < len(client.pool):
                 raise UserError("own", client.own.tolist(), f"give rows of the pool, from 0 to {len(client.pool) - 1}")
+
+    @cached_property
+    def members(self) -> dict[int, Client]:
+        """The clients by number."""
+        return dict(zip(self.numbers or range(len(self.clients)), self.clients, strict=True))
+
+    @property
+    def total(self) -> int:
+        """How many clients there are, here and elsewhere."""
+        return self.size or len(self.clients)
 
     @property
     def counts(self) -> Tensor:

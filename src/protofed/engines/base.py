@@ -43,6 +43,7 @@ class Engine(ABC):
 
     name: ClassVar[str]
     width: int | None = None  # clients in one batched step
+    tested_at_once: ClassVar[int] = 100  # clients whose models are tested side by side, or fewer if those are large
     ranks: Ranks = ALONE  # the processes that clients are shared out among
 
     def __init__(
@@ -64,7 +65,7 @@ class Engine(ABC):
         """Go on with other data of the same clients."""
         self.federation = federation
         for group in self.groups:
-            group.hold([federation.clients[member] for member in group.members])
+            group.hold([federation.members[member] for member in group.members])
 
     @abstractmethod
     def train(
@@ -114,7 +115,7 @@ class Engine(ABC):
         shares = []
         for (group, rows, trained), (_, means) in zip(played, losses, strict=True):
             with section("prototypes"):
-                upload = self.method.upload(trained)
+                upload = self.upload(trained)
             shares.append(self._share(group, rows, upload, trained.weights, means))
         for (group, rows, _), (lost, means) in zip(played, losses, strict=True):
             _check_finite([group.members[row] for row in rows], lost, means, clock)  # here a GPU is waited for
@@ -123,10 +124,18 @@ class Engine(ABC):
             self.groups[share.group].keep(share.rows, share.weights)
         return self._uploads(shares), float(torch.cat([share.losses for share in shares]).mean())
 
+    def prepare(self, features: Tensor, labels: Tensor, received: Broadcast) -> dict[str, Tensor]:
+        """What clients make of their data before they train."""
+        return dict(self.method.prepare(features, labels, received))
+
+    def upload(self, trained: Trained) -> Upload:
+        """What clients send."""
+        return self.method.upload(trained)
+
     def trial(self, group: Group, rows: Sequence[int], steps: int) -> float:
         """Seconds that the first steps of some clients take, for each of them and each step; nothing is kept."""
         members = [group.members[row] for row in rows]
-        clock = Clock(0, self.experiment.rounds, tuple(members), len(self.federation.clients), self.experiment.seed)
+        clock = Clock(0, self.experiment.rounds, tuple(members), self.federation.total, self.experiment.seed)
         received = self._receive(members, self.initial_broadcast())
         turns = self._turns(group, rows, [received[member] for member in members], clock)
         batches = self.schedule(group, rows, clock).head(steps)
@@ -252,7 +261,7 @@ class Engine(ABC):
 
     def _mine(self, who: Sequence[int]) -> list[int]:
         """Whom of a round's participants this process trains."""
-        sizes = np.array([len(self.federation.clients[member].train) for member in who])
+        sizes = np.array([len(self.federation.members[member].train) for member in who])
         steps, _ = steps_in_epoch(sizes, self.experiment.batch_size)
         return [who[place] for place in self.ranks.share(steps.tolist())]
 
@@ -285,7 +294,7 @@ class Engine(ABC):
             return turns
         with section("prototypes"):
             seen = self.embed(group, rows, group.start(rows, turns))
-            prepared = dict(self.method.prepare(*seen, received))
+            prepared = self.prepare(*seen, received)
         return turns._replace(personal=turns.personal._replace(prepared=prepared))
 
     def _check_groups(self) -> None:

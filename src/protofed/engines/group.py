@@ -138,9 +138,9 @@ def group_clients(
     device: torch.device,
 ) -> list[Group]:
     """Clients grouped by architecture, input and test pool; models are dealt to clients in contiguous blocks."""
-    total = len(federation.clients)
+    total = federation.total
     alike: dict[Hashable, list[int]] = {}
-    for index, client in enumerate(federation.clients):
+    for index, client in federation.members.items():
         spec = models[index * len(models) // total]
         kind = (spec, client.train.images.shape[1:], client.mean, client.std, id(client.pool))
         alike.setdefault(kind, []).append(index)
@@ -153,7 +153,7 @@ def group_clients(
 
     groups = []
     for members in alike.values():
-        clients = [federation.clients[index] for index in members]
+        clients = [federation.members[index] for index in members]
         channels, height, width = clients[0].train.images.shape[1:]
         spec = models[members[0] * len(models) // total]
         classes, draws = len(federation.classes), key(experiment.seed, "weights")

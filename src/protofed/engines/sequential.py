@@ -13,8 +13,8 @@ from protofed.data.augmentation import augmented
 from protofed.engines.base import Collected, Engine
 from protofed.engines.group import Group, State, Turns
 from protofed.engines.schedule import Losses, Schedule
-from protofed.messages import Broadcast
-from protofed.methods.base import Batch, Clock, PublicExchange, Turn
+from protofed.messages import Broadcast, Upload
+from protofed.methods.base import Batch, Clock, PublicExchange, Trained, Turn
 from protofed.models.layers import step
 from protofed.randomness import step_keys
 
@@ -25,6 +25,7 @@ class Sequential(Engine):
     """Slow and obvious; every faster engine is tested against it."""
 
     name: ClassVar[str] = "sequential"
+    tested_at_once: ClassVar[int] = 1
 
     def train(
         self, group: Group, rows: Sequence[int], turns: Turns, batches: Schedule
@@ -98,6 +99,29 @@ class Sequential(Engine):
             after.append({name: value.clone() for name, value in group.module.state_dict().items()})
         return {name: torch.stack([state[name] for state in after]) for name in states}
 
+    def prepare(self, features: Tensor, labels: Tensor, received: Broadcast) -> dict[str, Tensor]:
+        """One client after the other: what a client computes does not depend, by a bit, on who else is there."""
+        made = [self.method.prepare(*_only(features, labels, row), received) for row in range(len(labels))]
+        return {name: torch.cat([one[name] for one in made]) for name in made[0]}
+
+    def upload(self, trained: Trained) -> Upload:
+        """One client after the other, for the same reason."""
+        uploads = []
+        for row in range(len(trained.samples)):
+            mine = slice(row, row + 1)
+            features, labels = _only(trained.features, trained.labels, row)
+            one = Trained(
+                {name: value[mine] for name, value in trained.weights.items()},
+                trained.samples[mine],
+                features,
+                labels,
+                trained.classes,
+                trained.keys[mine],
+                None if trained.losses is None else trained.losses[mine],
+            )
+            uploads.append(self.method.upload(one))
+        return Upload.join(uploads)
+
     @torch.no_grad()
     def forward(self, group: Group, states: State, x: Tensor) -> tuple[Tensor, Tensor]:
         """One model after the other."""
@@ -118,3 +142,11 @@ class Sequential(Engine):
             features.append(torch.cat([model(group.pixels(chunk), train=False).features for chunk in chunks]))
             labels.append(group.labels[mine])
         return pad_sequence(features, batch_first=True), pad_sequence(labels, batch_first=True, padding_value=-1)
+
+
+def _only(features: Tensor, labels: Tensor, row: int) -> tuple[Tensor, Tensor]:
+    """One client's features and labels, without padding; what is empty stays so."""
+    if labels.dim() < 2:
+        return features, labels
+    size = int((labels[row] >= 0).sum())
+    return features[row : row + 1, :size], labels[row : row + 1, :size]

@@ -1,0 +1,65 @@
+"""A client by itself, as it is in a process of its own, does to the bit what it does among the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from protofed.experiment import Experiment
+from protofed.messages import Upload
+from protofed.methods.base import Clock
+from protofed.runner import Run
+
+METHODS: dict[str, dict[str, Any]] = {
+    "fedproto": {"model": "cnn-18,cnn"},  # two architectures
+    "mp-fedcl": {"model": "mlp", "params": {"k": 3}},
+    "fedplcc": {"model": "cnn", "params": {"lambda1": 1.0}},
+    "fedsc": {"model": "cnn", "epochs": 2},
+    "fesem": {"model": "mlp"},  # something else is sent to each
+}
+
+
+def experiment(method: str) -> Experiment:
+    common = {"dataset": "digits", "train_size": 300, "alpha": 0.5, "clients": 4, "rounds": 3, "engine": "sequential"}
+    return Experiment(**common, device="cpu", threads=1, method=method, **METHODS[method])
+
+
+def alone(whole: Run, number: int) -> Run:
+    """One client of a run, in a run of its own."""
+    everyone = whole.federation
+    only = replace(everyone, clients=(everyone.clients[number],), numbers=(number,), size=len(everyone.clients))
+    return Run(whole.experiment, federation=only)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_client_alone_trains_sends_and_scores_as_among_others(method: str) -> None:
+    whole = Run(experiment(method))
+    clients = [alone(whole, number) for number in range(4)]
+    for number_of_round in range(3):
+        sent, clock = whole.broadcast, Clock(number_of_round, 3, (0, 1, 2, 3), 4, 0)
+        uploads = Upload.join(
+            [client.engine.round([k], whole.method.send(sent, k), clock)[0] for k, client in enumerate(clients)]
+        )
+        line = whole.play_round()
+        made = whole.method.aggregate(uploads, sent, clock)
+        for name, value in whole.broadcast.flat().items():
+            assert torch.equal(value, made.flat()[name]), name
+        for k, client in enumerate(clients):
+            own, mine = (run.engine.groups for run in (whole, client))
+            (at,) = [(group, group.members.index(k)) for group in own if k in group.members]
+            for name, value in mine[0].own.take([0]).items():
+                assert torch.equal(value, at[0].own.take([at[1]])[name]), name
+            scores = client.evaluator(whole.method.send(whole.broadcast, k))
+            assert scores.per_client == {name: [values[k]] for name, values in line["per_client"].items()}
+
+
+def test_some_clients_of_a_federation_have_their_numbers() -> None:
+    whole = Run(experiment("fedproto"))
+    some = replace(whole.federation, clients=whole.federation.clients[2:], numbers=(2, 3), size=4)
+    assert list(some.members) == [2, 3]
+    assert (some.total, whole.federation.total) == (4, 4)
+    run = Run(whole.experiment, federation=some)
+    assert [group.members for group in run.engine.groups] == [(2, 3)]  # both of the second half: one architecture
