@@ -42,6 +42,7 @@ class Evaluation:
     per_domain: dict[str, dict[str, float]] = field(default_factory=dict)
     interval: dict[str, float] = field(default_factory=dict)  # of few-shot episodes
     diagnostic: list[str] = field(default_factory=list)  # by class means of the client's own data, not by the method
+    tested: list[int] | None = None  # the clients that `per_client` is of, if not all
 
     def means(self) -> dict[str, float]:
         """Each accuracy as one number: the mean over domains where it is known per domain, else over clients."""

@@ -78,7 +78,7 @@ class Experiment:
     momentum: float = _option(0.5, "Momentum of local SGD.")
     weight_decay: float = _option(0.0, "Weight decay of local SGD.")
     seed: int = _option(0, "Seed of splits, initial weights, batches, dropout and clustering.")
-    engine: Literal["auto", "sequential", "stacked"] = _option(
+    engine: Literal["auto", "sequential", "stacked", "flower-sim"] = _option(
         "auto", "How clients are trained; all give the same results."
     )
     width: int | None = _option(None, "Clients in one batched step (stacked engine); all of a round, unless given.")

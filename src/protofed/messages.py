@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Self
 
 import torch
+from safetensors.torch import load, save
 from torch import Tensor
 
 from protofed.prototypes import Prototypes
@@ -45,6 +46,16 @@ class Message:
         sets = sorted({path.rpartition("/")[0] for path in parts["prototypes"]})
         unpacked = {name: _unpack(parts["prototypes"], name) for name in sets}
         return cls(parts["weights"], unpacked, parts["numbers"])
+
+    def encode(self) -> bytes:
+        """What is put on the wire: a safetensors file, or nothing if there is nothing to say."""
+        flat = {name: tensor.contiguous() for name, tensor in self.flat().items()}
+        return save(flat) if flat else b""
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """The message that `encode` made; what comes from elsewhere is checked first (trust/validation.py)."""
+        return cls.from_flat(tensors_in(data))
 
     def size(self) -> int:
         """Bytes on the wire, all headers included; an empty message is not sent."""
@@ -118,6 +129,19 @@ class Upload(Message):
         )
 
     @staticmethod
+    def gather(uploads: Sequence[Upload]) -> Upload:
+        """What single clients sent, with a leading client axis."""
+        led = [
+            Upload(
+                {name: tensor.unsqueeze(0) for name, tensor in one.weights.items()},
+                {name: Prototypes(*(part.unsqueeze(0) for part in found)) for name, found in one.prototypes.items()},
+                {name: tensor.unsqueeze(0) for name, tensor in one.numbers.items()},
+            )
+            for one in uploads
+        ]
+        return Upload.join(led)
+
+    @staticmethod
     def join(uploads: Sequence[Upload]) -> Upload:
         """Several groups of clients as one."""
         if len(uploads) == 1:
@@ -128,6 +152,11 @@ class Upload(Message):
             {name: _join([upload.prototypes[name] for upload in uploads]) for name in first.prototypes},
             {name: torch.cat([upload.numbers[name] for upload in uploads]) for name in first.numbers},
         )
+
+
+def tensors_in(data: bytes) -> dict[str, Tensor]:
+    """The named tensors of an encoded message; copies, because those in the buffer begin where rounding may differ."""
+    return {name: tensor.clone() for name, tensor in load(data).items()} if data else {}
 
 
 def _join(groups: Sequence[Prototypes]) -> Prototypes:

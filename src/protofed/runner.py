@@ -6,7 +6,7 @@ import dataclasses
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -22,8 +22,9 @@ from protofed.engines import Engine, make_engine
 from protofed.engines.group import Group, group_clients
 from protofed.engines.ranks import ALONE, Ranks
 from protofed.errors import UserError
-from protofed.evaluation import Evaluator
+from protofed.evaluation import Evaluation, Evaluator
 from protofed.experiment import Experiment
+from protofed.messages import Broadcast
 from protofed.methods import build_method, parameters
 from protofed.methods.base import Clock, Method, PublicExchange
 from protofed.models import ModelSpec, parameter_count
@@ -68,7 +69,7 @@ class Run:
         )
         self.engine.ranks = ranks
         self.experiment = _resolved(experiment, self.engine)
-        self.evaluator = Evaluator(self.engine)
+        self.evaluator: Callable[[Broadcast], Evaluation] = Evaluator(self.engine)
         self.broadcast = self.engine.initial_broadcast()
         self.history: list[dict[str, Any]] = []
 
@@ -108,6 +109,9 @@ class Run:
         clock = Clock(len(self.history), self.experiment.rounds, tuple(who), clients, self.experiment.seed)
         sent = self.broadcast
         uploads, loss = self.engine.round(who, sent, clock)
+        left_out = self.engine.left_out
+        who = [member for member in who if member not in left_out]
+        clock = clock._replace(who=tuple(who))
         with section("aggregation"):
             self.broadcast = self.method.aggregate(uploads, sent, clock)
         messages = [self.method.send(sent, member) for member in who]
@@ -122,6 +126,8 @@ class Run:
             "scalars_up": uploads.scalars(),
             **_not_evaluated(),
         }
+        if left_out:
+            line["left_out"] = dict(left_out)
         self.history.append(line)
         if self._due(line) or self.over():
             self.evaluate(line)
@@ -137,8 +143,13 @@ class Run:
     def evaluate(self, line: dict[str, Any]) -> None:
         """Say in a round's line how good the models are now."""
         began = time.perf_counter()
+        self.engine.exchanged = (0, 0)
         with section("evaluation"):
             evaluation = self.evaluator(self.broadcast)
+        line["bytes_up"] += self.engine.exchanged[0]
+        line["bytes_down"] += self.engine.exchanged[1]
+        if evaluation.tested is not None:
+            line["tested"] = evaluation.tested
         line["accuracy"] = evaluation.means()
         line["per_client"] = evaluation.per_client
         line["per_domain"] = evaluation.per_domain

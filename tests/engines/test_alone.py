@@ -23,7 +23,14 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def experiment(method: str) -> Experiment:
-    common = {"dataset": "digits", "train_size": 300, "alpha": 0.5, "clients": 4, "rounds": 3, "engine": "sequential"}
+    common: dict[str, Any] = {
+        "dataset": "digits",
+        "train_size": 300,
+        "alpha": 0.5,
+        "clients": 4,
+        "rounds": 3,
+        "engine": "sequential",
+    }
     return Experiment(**common, device="cpu", threads=1, method=method, **METHODS[method])
 
 

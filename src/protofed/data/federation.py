@@ -71,6 +71,23 @@ class Federation:
         """The clients by number."""
         return dict(zip(self.numbers or range(len(self.clients)), self.clients, strict=True))
 
+    def named(self, classes: Sequence[str], domains: Sequence[str]) -> Federation:
+        """The same clients with classes and domains numbered as in these lists, which hold theirs."""
+        for word, mine, given in (("classes", self.classes, classes), ("domains", self.domains, domains)):
+            if not set(mine) <= set(given):
+                raise UserError(word, list(given), f"here there are also {sorted(set(mine) - set(given))}")
+        label = torch.tensor([classes.index(name) for name in self.classes])
+        domain = torch.tensor([domains.index(name) for name in self.domains])
+        pools: dict[int, Samples] = {}  # by identity, so that clients go on sharing one pool
+        members = []
+        for client in self.clients:
+            if id(client.pool) not in pools:
+                pools[id(client.pool)] = _renumber(client.pool, label, domain)
+            train = _renumber(client.train, label, domain)
+            validation = None if client.validation is None else _renumber(client.validation, label, domain)
+            members.append(replace(client, train=train, pool=pools[id(client.pool)], validation=validation))
+        return replace(self, clients=tuple(members), classes=tuple(classes), domains=tuple(domains))
+
     @property
     def total(self) -> int:
         """How many clients there are, here and elsewhere."""
@@ -139,17 +156,7 @@ def join(federations: Sequence[Federation]) -> Federation:
     """One federation of all the clients; classes and domains are united by name, in order of first appearance."""
     classes = tuple(dict.fromkeys(name for f in federations for name in f.classes))
     domains = tuple(dict.fromkeys(name for f in federations for name in f.domains))
-    members = []
-    for f in federations:
-        label = torch.tensor([classes.index(name) for name in f.classes])
-        domain = torch.tensor([domains.index(name) for name in f.domains])
-        pools: dict[int, Samples] = {}  # by identity, so that clients go on sharing one pool
-        for client in f.clients:
-            if id(client.pool) not in pools:
-                pools[id(client.pool)] = _renumber(client.pool, label, domain)
-            train = _renumber(client.train, label, domain)
-            validation = None if client.validation is None else _renumber(client.validation, label, domain)
-            members.append(replace(client, train=train, pool=pools[id(client.pool)], validation=validation))
+    members = [client for f in federations for client in f.named(classes, domains).clients]
     return Federation(tuple(members), classes, domains)
 
 

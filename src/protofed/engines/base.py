@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, NamedTuple, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -45,6 +46,8 @@ class Engine(ABC):
     width: int | None = None  # clients in one batched step
     tested_at_once: ClassVar[int] = 100  # clients whose models are tested side by side, or fewer if those are large
     ranks: Ranks = ALONE  # the processes that clients are shared out among
+    exchanged: tuple[int, int] = (0, 0)  # bytes up and down beyond a round's uploads and broadcasts
+    left_out: Mapping[int, str] = MappingProxyType({})  # who did not make it to the end of a round, and why
 
     def __init__(
         self,
@@ -90,7 +93,7 @@ class Engine(ABC):
     def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Upload, float]:
         """One round of local training: the uploads in client order, and the mean training loss.
 
-        `exchanged` holds the bytes up and down of exchanges within the round.
+        `exchanged` and `left_out` are of this round.
         """
         self.exchanged = (0, 0)
         received = self._receive(self._mine(who), broadcast)
@@ -298,7 +301,7 @@ class Engine(ABC):
         return turns._replace(personal=turns.personal._replace(prepared=prepared))
 
     def _check_groups(self) -> None:
-        sizes = {cast(int, group.module.feature_size) for group in self.groups}
+        sizes = {group.feature_size for group in self.groups}
         if self.method.collect is not None and len(sizes) > 1:
             raise UserError(
                 "--model", self.experiment.model, f"prototypes need one feature size, these have {sorted(sizes)}"

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -106,6 +106,11 @@ class Group:
         if self.device.type == "cpu":
             return max(1, CPU_IMAGES // models)
         return max(1, GPU_BYTES // (self._per_image * models))
+
+    @property
+    def feature_size(self) -> int:
+        """How long a feature is."""
+        return cast(int, self.module.feature_size)
 
     @cached_property
     def _per_image(self) -> int:

@@ -1,0 +1,172 @@
+"""The client's side: a turn, or a test, for every message. What a client holds never leaves it; an Upload does."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from protofed.data import Federation
+from protofed.engines.flower.memory import FolderMemory, Memory, StateMemory, recall, remember
+from protofed.engines.flower.wire import pack, size, unpack
+from protofed.errors import UserError
+from protofed.experiment import Experiment, read_yaml
+from protofed.messages import Broadcast, Upload
+from protofed.methods.base import Clock
+from protofed.runner import Run, federation_of
+from protofed.trust.validation import RefusedError, Schema, tensors_of
+
+REFUSED, FAILED = 101, 102
+"""Codes of an error reply: the client's owner does not allow it; something went wrong."""
+PARTS = ("weights", "prototypes", "numbers")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """What the owner of a client says: which client it is, what data it has, and what it may take part in."""
+
+    id: int
+    data: str | None = None  # a dataset, folder:PATH or npz:PATH; unless given, the experiment's dataset
+    data_dir: str | None = None
+    methods: tuple[str, ...] | None = None  # any, unless given
+    rounds: int = 1_000_000
+    megabytes: float = 1000.0  # of a message, in or out
+    send: tuple[str, ...] = PARTS  # what an upload may hold
+    device: str = "cpu"
+    threads: int | None = None
+    memory: str | None = None  # folder of what is kept between rounds
+
+    @classmethod
+    def of(cls, node: Mapping[str, Any]) -> Owner:
+        """From a node's configuration: the path of a client.yaml, or, in a simulation, a number."""
+        if "client" not in node:
+            return cls(int(node["partition-id"]), threads=1)
+        path = Path(str(node["client"]))
+        values = read_yaml(path)
+        for name in values:
+            if name not in cls.__dataclass_fields__:
+                raise UserError("client.yaml", name, f"it may say {', '.join(cls.__dataclass_fields__)}")
+        lists = {name: tuple(values[name]) for name in ("methods", "send") if values.get(name) is not None}
+        return cls(**{"memory": str(path.parent / "memory"), **values, **lists})
+
+    def check(self, experiment: Experiment, incoming: int) -> None:
+        """Refuse what is not allowed."""
+        if self.methods is not None and experiment.method not in self.methods:
+            raise RefusedError(f"method {experiment.method}")
+        if ":" in experiment.method + experiment.model and self.methods is None:
+            raise RefusedError("code of its own")  # a file of this machine, named by the server
+        if experiment.rounds > self.rounds:
+            raise RefusedError(f"{experiment.rounds} rounds")
+        self.check_size(incoming)
+
+    def check_size(self, number: int) -> None:
+        """Refuse messages that are too large, in or out."""
+        if number > self.megabytes * 1e6:
+            raise RefusedError(f"{number / 1e6:.1f} MB")
+
+    def check_upload(self, upload: Upload) -> None:
+        """Refuse to send what may not be sent."""
+        for part in PARTS:
+            if getattr(upload, part) and part not in self.send:
+                raise RefusedError(f"{part} may not be sent")
+
+
+def federation_here(experiment: Experiment, owner: Owner) -> Federation:
+    """This client's part: all of its own data, or its share of a dataset that the experiment divides."""
+    given = owner.data or experiment.dataset
+    mine = replace(experiment, dataset=given, data_dir=owner.data_dir or experiment.data_dir)
+    if owner.data is not None and ":" in owner.data:
+        whole = federation_of(replace(mine, split="iid", clients=1))
+        clients = whole.clients
+    else:
+        whole = federation_of(mine)
+        if owner.id not in whole.members:
+            raise UserError("id", owner.id, f"the experiment has {len(whole.clients)} clients, from 0")
+        clients = (whole.members[owner.id],)
+    return replace(whole, clients=clients, numbers=(owner.id,), size=experiment.clients)
+
+
+class Handler(Protocol):
+    """Makes an answer of a message."""
+
+    def __call__(self, facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict: ...
+
+
+def hello(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:  # noqa: ARG001
+    """Who this is, and what its images and classes look like."""
+    experiment = Experiment.from_mapping(facts["experiment"])
+    owner.check(experiment, len(data))
+    here = federation_here(experiment, owner)
+    shape = list(here.clients[0].train.images.shape[1:])
+    return pack({"id": owner.id, "shape": shape, "classes": here.classes, "domains": here.domains})
+
+
+def train(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
+    """A turn."""
+    run, received, clock = _arrive(facts, data, owner, memory)
+    upload, loss = run.engine.round([owner.id], received, clock)
+    upload = upload.client(0)
+    owner.check_upload(upload)
+    answer = pack({"id": owner.id, "loss": loss}, upload)
+    owner.check_size(size(answer))
+    remember(memory, run.engine.groups[0], clock.round)
+    return answer
+
+
+def evaluate(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
+    """Accuracies of this client's model, and of the server's, on its own test set."""
+    run, received, _ = _arrive(facts, data, owner, memory, after=True)
+    return pack({"id": owner.id, **asdict(run.evaluator(received))})
+
+
+def _arrive(
+    facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory, after: bool = False
+) -> tuple[Run, Broadcast, Clock]:
+    """This client as it is before a round, or after it, and what it was sent."""
+    experiment = Experiment.from_mapping(facts["experiment"])
+    owner.check(experiment, len(data))
+    number, rounds, who, clients, seed = facts["clock"]
+    clock = Clock(number, rounds, tuple(who), clients, seed)
+    here = federation_here(experiment, owner).named(facts["classes"], facts["domains"])
+    machine: dict[str, Any] = {"device": owner.device, "threads": owner.threads, "engine": "sequential", "width": None}
+    run = Run(replace(experiment, **machine), federation=here)
+    (group,) = run.engine.groups
+    recall(memory, group, number + after)
+    schema = Schema.of_broadcast(flat := tensors_of(data), group.own.initial, len(here.classes), group.feature_size)
+    return run, Broadcast.from_flat(schema.check(flat)), clock
+
+
+def _answer(handler: Handler, message: Message, context: Context) -> Message:
+    """The handler's answer; of an error nothing but its type and a code leaves this machine."""
+    try:
+        owner = Owner.of(context.node_config)
+        facts, data = unpack(message.content, int(owner.megabytes * 1e6))
+        memory: Memory = StateMemory(context.state)
+        if owner.memory is not None:
+            memory = FolderMemory(Path(owner.memory) / _plain(facts["run"]))
+        return Message(handler(facts, data, owner, memory), reply_to=message)
+    except RefusedError as error:
+        print(f"refused: {error}", flush=True)
+        return Message(Error(REFUSED, "RefusedError"), reply_to=message)
+    except Exception as error:  # whatever it is, it may tell of the data
+        traceback.print_exc()
+        return Message(Error(FAILED, type(error).__name__), reply_to=message)
+
+
+def _plain(name: Any) -> str:
+    """The name of a run, which becomes that of a folder."""
+    if not (isinstance(name, str) and name.isalnum() and len(name) <= 64):
+        raise RefusedError("the run has no plain name")
+    return name
+
+
+app = ClientApp()
+app.train()(partial(_answer, train))
+app.evaluate()(partial(_answer, evaluate))
+app.query("hello")(partial(_answer, hello))

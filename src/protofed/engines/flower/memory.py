@@ -1,0 +1,111 @@
+"""What a client keeps between its turns: its own model and how many turns it had, after each of its last rounds.
+
+The model before the last round is kept too, so that a server that lost a round in a crash can ask for it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from flwr.app import Array, ArrayRecord, RecordDict
+from safetensors.torch import save
+from torch import Tensor
+
+from protofed.engines.group import Group
+from protofed.messages import tensors_in
+
+KEPT = 2
+
+
+class Memory(Protocol):
+    """Encoded models by the number of the round that they come from."""
+
+    def rounds(self) -> list[int]:
+        """Of which rounds there are models."""
+
+    def read(self, number: int) -> bytes:
+        """The model after a round."""
+
+    def write(self, number: int, data: bytes) -> None:
+        """Keep the model after a round."""
+
+    def forget(self, number: int) -> None:
+        """Do not keep it any longer."""
+
+
+class StateMemory:
+    """In the state that Flower keeps for a client during a run: in a simulation, and wherever no folder is given."""
+
+    NAME = "protofed-own-"
+
+    def __init__(self, state: RecordDict) -> None:
+        self.state = state
+
+    def rounds(self) -> list[int]:
+        """Of which rounds there are models."""
+        return [int(name.removeprefix(self.NAME)) for name in self.state if name.startswith(self.NAME)]
+
+    def read(self, number: int) -> bytes:
+        """The model after a round."""
+        return self.state.array_records[f"{self.NAME}{number}"]["safetensors"].data
+
+    def write(self, number: int, data: bytes) -> None:
+        """Keep the model after a round."""
+        array = Array("uint8", (len(data),), "safetensors", data)
+        self.state[f"{self.NAME}{number}"] = ArrayRecord({"safetensors": array})
+
+    def forget(self, number: int) -> None:
+        """Do not keep it any longer."""
+        del self.state[f"{self.NAME}{number}"]
+
+
+class FolderMemory:
+    """In files that only the client's owner can read; they survive the client's and the server's restarts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def rounds(self) -> list[int]:
+        """Of which rounds there are models."""
+        return [int(file.stem) for file in self.folder.glob("*.safetensors")]
+
+    def read(self, number: int) -> bytes:
+        """The model after a round."""
+        return self._file(number).read_bytes()
+
+    def write(self, number: int, data: bytes) -> None:
+        """Keep the model after a round; whole or not at all."""
+        draft = self._file(number).with_suffix(".draft")
+        draft.touch(mode=0o600)
+        draft.write_bytes(data)
+        draft.replace(self._file(number))
+
+    def forget(self, number: int) -> None:
+        """Do not keep it any longer."""
+        self._file(number).unlink(missing_ok=True)
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number}.safetensors"
+
+
+def recall(memory: Memory, group: Group, before: int) -> None:
+    """Give a client, the only one of its group, the model it had before a round."""
+    known = [number for number in memory.rounds() if number < before]
+    if known:
+        state = tensors_in(memory.read(max(known)))
+        group.taken[0] = state.pop("taken")
+        group.own.put([0], {name.removeprefix("own/"): tensor.unsqueeze(0) for name, tensor in state.items()})
+
+
+def remember(memory: Memory, group: Group, number: int) -> None:
+    """Keep the model that a client has after a round."""
+    own: Mapping[str, Tensor] = group.own.take([0])
+    state = {f"own/{name}": tensor[0].contiguous() for name, tensor in own.items()}
+    memory.write(number, save(state | {"taken": group.taken[0].to(torch.int64)}))
+    for other in memory.rounds():
+        if not number - KEPT < other <= number:  # later ones are of rounds that the server has lost
+            memory.forget(other)

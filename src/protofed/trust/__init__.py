@@ -1,0 +1,1 @@
+"""Whom to believe: what may come in from outside."""

@@ -1,0 +1,101 @@
+"""Validation at the door: nothing is computed from a message before its form is known to be the expected one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from protofed.messages import Message, tensors_in
+
+SLOTS = 4096
+"""Prototypes of a class that a message may hold: more than any clustering of a client's data gives."""
+
+
+POOL = 65_536
+"""The same of what a server sends: those of all clients together."""
+
+
+class RefusedError(Exception):
+    """A message that is not what it should be; the text says why."""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The form of a message: names, types and shapes of its weights, prototypes and numbers."""
+
+    tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]  # weights and numbers, by their names on the wire
+    sets: Mapping[str, tuple[torch.dtype, int, int]]  # of prototypes: type, classes, feature size
+    pooled: bool = False  # prototypes may be those of several clients
+
+    @classmethod
+    def of(cls, example: Message) -> Schema:
+        """The form of one client's message."""
+        parts = [("weights", example.weights), ("numbers", example.numbers)]
+        tensors = {f"{part}/{n}": (t.dtype, tuple(t.shape)) for part, some in parts for n, t in some.items()}
+        found = example.prototypes.items()
+        return cls(tensors, {name: (p.vectors.dtype, p.vectors.shape[-3], p.vectors.shape[-1]) for name, p in found})
+
+    @classmethod
+    def of_broadcast(
+        cls, flat: Mapping[str, Tensor], model: Mapping[str, Tensor], classes: int, feature_size: int
+    ) -> Schema:
+        """The form that what a server sends must have to fit a client's model; what it sends is its choice."""
+        tensors = {}
+        for path, tensor in flat.items():
+            part, _, name = path.partition("/")
+            if part == "weights" and name in model:
+                tensors[path] = (model[name].dtype, tuple(model[name].shape))
+            elif part == "numbers":
+                tensors[path] = (tensor.dtype, tuple(tensor.shape))
+            elif part != "prototypes":
+                raise RefusedError(f"the model has no {path}")
+        dtype = next(tensor.dtype for tensor in model.values() if tensor.is_floating_point())
+        names = {path.removeprefix("prototypes/").rpartition("/")[0] for path in flat if path.startswith("prototypes/")}
+        return cls(tensors, dict.fromkeys(names, (dtype, classes, feature_size)), POOL)
+
+    def check(self, flat: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of a message, if it has this form and every number in it is finite."""
+        packed = {f"prototypes/{name}/{part}" for name in self.sets for part in ("vectors", "index", "shape")}
+        if flat.keys() != self.tensors.keys() | packed:
+            raise RefusedError("it holds other tensors than expected")
+        for name, (dtype, shape) in self.tensors.items():
+            if (flat[name].dtype, tuple(flat[name].shape)) != (dtype, shape):
+                raise RefusedError(f"{name} has another type or shape than expected")
+        for name in self.sets:
+            self._check_set(name, *(flat[f"prototypes/{name}/{part}"] for part in ("vectors", "index", "shape")))
+        for name, tensor in flat.items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise RefusedError(f"{name} holds a number that is not finite")
+        return flat
+
+    def _check_set(self, name: str, vectors: Tensor, index: Tensor, shape: Tensor) -> None:
+        """The packed form of prototypes, before it is unpacked into a shape that the message names."""
+        dtype, classes, size = self.sets[name]
+        if (vectors.dtype, index.dtype, shape.dtype) != (dtype, torch.int32, torch.int32):
+            raise RefusedError(f"the prototypes {name} have another type than expected")
+        if index.shape != (len(vectors), 2) or vectors.shape[1:] != (size,) or shape.dim() != 1:
+            raise RefusedError(f"the prototypes {name} have another shape than expected")
+        found = shape.tolist()
+        right = len(found) == 3 or (self.pooled and len(found) > 3)
+        if not right or (found[-3], found[-1]) != (classes, size) or min(found) < 1:
+            raise RefusedError(f"the prototypes {name} are of the shape {found}")
+        if math.prod(found[:-3]) * found[-2] > (POOL if self.pooled else SLOTS):
+            raise RefusedError(f"there are too many prototypes {name}")
+        slots, counts = index[:, 0], index[:, 1]
+        if len(slots) and not (int(slots.min()) >= 0 and int(slots.max()) < math.prod(found[:-1])):
+            raise RefusedError(f"the prototypes {name} are of classes that there are not")
+        if len(set(slots.tolist())) != len(slots) or (len(counts) and int(counts.min()) < 1):
+            raise RefusedError(f"the prototypes {name} repeat a place or count nothing")
+
+
+def tensors_of(data: bytes) -> dict[str, Tensor]:
+    """What an encoded message holds, if it is one."""
+    try:
+        return tensors_in(data)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError):
+        raise RefusedError("it is not a message") from None
