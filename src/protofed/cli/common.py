@@ -182,7 +182,11 @@ def speaks() -> bool:
 
 
 def finish(
-    play: Callable[[], Result | Comparison | Sweep | Choice | Reproduction], shown: Any, folder: Path, as_json: bool
+    play: Callable[[], Result | Comparison | Sweep | Choice | Reproduction],
+    shown: Any,
+    folder: Path,
+    as_json: bool,
+    again: str | None = None,
 ) -> None:
     """Play, then show; Ctrl-C, or the end of another process, says how to go on."""
     from protofed.runner import Interrupted
@@ -192,7 +196,7 @@ def finish(
         outcome = play()
     except (Interrupted, KeyboardInterrupt, WorkerDied, LostError) as stop:
         shown.end()
-        print(f"{str(stop) or 'stopped'}; continue with: protofed resume {folder}", file=sys.stderr)
+        print(f"{str(stop) or 'stopped'}; continue with: {again or f'protofed resume {folder}'}", file=sys.stderr)
         raise typer.Exit(1 if isinstance(stop, WorkerDied | LostError) else 130) from None
     finally:
         shown.end()

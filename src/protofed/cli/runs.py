@@ -31,6 +31,7 @@ from protofed.cli.common import (
     speaks,
     whole,
 )
+from protofed.cli.deploy import simulate_command
 from protofed.errors import UserError
 from protofed.experiment import Experiment, read_yaml
 
@@ -61,6 +62,11 @@ def run_command(
     from protofed.runner import Run
 
     experiment = experiment_from(read_yaml(config) if config else {}, flags, set_)
+    if experiment.engine == "flower-sim":
+        refuse_existing(out)
+        path = out or fresh_path(f"{experiment.method}-{experiment.dataset}-seed{experiment.seed}")
+        simulate_command(experiment, path, quiet, as_json)
+        return
     with join() as ranks:
         ranks.first(lambda: refuse_existing(out))
         run = Run(experiment, ranks=ranks)
@@ -135,23 +141,22 @@ def resume_command(
         shown = progress(quiet, len(runs))
         finish(lambda: comparison.compare(runs, folder, shown, jobs), shown, folder, as_json)
         return
-    if (folder / "sweep.yaml").is_file():
-        resume_sweep(folder, quiet, as_json)
-        return
-    if (folder / "choose-k.yaml").is_file():
-        resume_choice(folder, quiet, as_json)
-        return
-    if (folder / "reproduce.yaml").is_file():
-        resume_reproduction(folder, quiet, as_json)
-        return
+    others = {"sweep": resume_sweep, "choose-k": resume_choice, "reproduce": resume_reproduction}
+    for name, resume in others.items():
+        if (folder / f"{name}.yaml").is_file():
+            resume(folder, quiet, as_json)
+            return
     opened = RunFolder.open(folder)
     if opened.result.exists():
         if speaks():
             print(f"{folder} is complete", file=sys.stderr)
             show(Result.read(folder), folder, as_json)
         return
+    if (experiment := opened.experiment()).engine == "flower-sim":
+        simulate_command(experiment, folder, quiet, as_json)
+        return
     with join() as ranks:
-        run = Run(opened.experiment(), ranks=ranks)
+        run = Run(experiment, ranks=ranks)
         run.restore(opened)
         if ranks.number > 0:
             _follow(run)

@@ -36,6 +36,8 @@ def make_engine(
     def make(kind: type[Engine], width: int | None) -> Engine:
         return kind(dataclasses.replace(experiment, width=width), method, federation, groups, device, public)
 
+    if experiment.engine not in ("auto", *ENGINES):
+        raise UserError("--engine", experiment.engine, "it is for a single `protofed run`")
     if experiment.width is not None and experiment.engine == "sequential":
         raise UserError("--width", experiment.width, "it is for the stacked engine; sequential takes one at a time")
     if experiment.engine == "auto" and experiment.width is None:

@@ -56,7 +56,7 @@ class Schema:
                 raise RefusedError(f"the model has no {path}")
         dtype = next(tensor.dtype for tensor in model.values() if tensor.is_floating_point())
         names = {path.removeprefix("prototypes/").rpartition("/")[0] for path in flat if path.startswith("prototypes/")}
-        return cls(tensors, dict.fromkeys(names, (dtype, classes, feature_size)), POOL)
+        return cls(tensors, dict.fromkeys(names, (dtype, classes, feature_size)), pooled=True)
 
     def check(self, flat: dict[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of a message, if it has this form and every number in it is finite."""

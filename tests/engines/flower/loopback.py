@@ -53,7 +53,7 @@ class Loopback(Grid):
             named = Metadata(
                 1, number, 1, about.dst_node_id, "", about.group_id, about.created_at, about.ttl, about.message_type
             )
-            asked = Message(message.content, metadata=named)
+            asked = Message(content=message.content, metadata=named)  # type: ignore[call-overload]  # as Flower does
             self.asked.append(asked)
             numbers.append(number)
             self.answers += self.trouble(app(asked, self.contexts[about.dst_node_id]))

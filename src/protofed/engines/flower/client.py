@@ -41,6 +41,7 @@ class Owner:
     device: str = "cpu"
     threads: int | None = None
     memory: str | None = None  # folder of what is kept between rounds
+    server: str | None = None  # where it is; `protofed deploy client` reads it
 
     @classmethod
     def of(cls, node: Mapping[str, Any]) -> Owner:
@@ -53,7 +54,8 @@ class Owner:
             if name not in cls.__dataclass_fields__:
                 raise UserError("client.yaml", name, f"it may say {', '.join(cls.__dataclass_fields__)}")
         lists = {name: tuple(values[name]) for name in ("methods", "send") if values.get(name) is not None}
-        return cls(**{"memory": str(path.parent / "memory"), **values, **lists})
+        said = {"data": str(node["data"])} if "data" in node else {}
+        return cls(**{"memory": str(path.parent / "memory"), **values, **lists, **said})
 
     def check(self, experiment: Experiment, incoming: int) -> None:
         """Refuse what is not allowed."""

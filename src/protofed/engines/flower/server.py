@@ -240,7 +240,7 @@ class Remote(Sequential):
 
 def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
     """A run, from its beginning or from where its folder says."""
-    _check(experiment)
+    check(experiment)
     path = Path(settings.out)
     folder = RunFolder(path)
     label = path / "flower.json"
@@ -258,7 +258,8 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
     run.play(folder, Progress())
 
 
-def _check(experiment: Experiment) -> None:
+def check(experiment: Experiment) -> None:
+    """Refuse what cannot be done over a network."""
     method = build_method(experiment.method, experiment.params)
     if isinstance(method, PublicExchange):
         raise UserError("--method", experiment.method, "over a network there is no exchange within a round")

@@ -1,0 +1,201 @@
+"""Over a network, on Flower: a federation in five commands, the app for those who have one, and the simulation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from protofed.cli.common import Config, Json, Quiet, Set, app, experiment_flags, experiment_from, finish
+from protofed.errors import UserError
+from protofed.experiment import Experiment, read_yaml
+
+group = typer.Typer(
+    name="deploy",
+    help="A federation of real machines, on Flower.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+app.add_typer(group)
+
+Dir = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.")]
+
+
+def _need_flower() -> None:
+    try:
+        import flwr  # noqa: F401
+    except ImportError:
+        raise UserError("flwr", None, "it is not installed: pip install 'protofed[flower]'") from None
+
+
+@group.command("init")
+def init_command(
+    folder: Dir,
+    clients: Annotated[int, typer.Option("--clients", help="Number of clients.")],
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host", help="Where clients reach the server; see docs/deployment.md for others than this machine."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="The server's port.")] = 9092,
+    minimum: Annotated[int, typer.Option("--minimum", help="Clients that must answer for a round to count.")] = 1,
+    deadline: Annotated[float, typer.Option("--deadline", help="Seconds that a client has for its turn.")] = 600.0,
+    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for clients.")] = 120.0,
+) -> None:
+    """Make a federation's certificates, keys and configuration."""
+    _need_flower()
+    from protofed import deployment
+
+    made = deployment.Federation(folder.resolve(), clients, host, port, minimum, deadline, wait)
+    deployment.init(made)
+    print(f"{folder}: server at {made.address}, {clients} clients")
+    print(f"give each client its folder, {folder}/clients/K, and nobody else: it holds the client's key")
+
+
+@group.command("server")
+def server_command(folder: Dir) -> None:
+    """Run the server until Ctrl-C."""
+    _need_flower()
+    from protofed import deployment
+
+    federation = deployment.Federation.open(folder)
+    log = federation.server / "superlink.log"
+    raise typer.Exit(
+        deployment.serve(federation, lambda: print(f"listening on {federation.address}; log: {log}", flush=True))
+    )
+
+
+@group.command("client")
+def client_command(
+    folder: Dir,
+    number: Annotated[int, typer.Option("--id", help="Which client.")],
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="A folder of images, an npz file, or a dataset's name; client.yaml may say it."),
+    ] = None,
+) -> None:
+    """Run a client until Ctrl-C."""
+    _need_flower()
+    from protofed import deployment
+
+    raise typer.Exit(
+        deployment.join(folder, number, _dataset(data), lambda: print(f"client {number} is running", flush=True))
+    )
+
+
+def _dataset(data: str | None) -> str | None:
+    """A path as the dataset that it is."""
+    if data is None or ":" in data or not Path(data).exists():
+        return data
+    return f"{'folder' if Path(data).is_dir() else 'npz'}:{Path(data).resolve()}"
+
+
+@group.command("run")
+def run_command(
+    folder: Dir,
+    config: Annotated[Path, typer.Argument(metavar="EXPERIMENT", help="The experiment, as YAML.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Run folder; one that is not finished is continued.")
+    ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment with all clients."""
+    _need_flower()
+    from protofed import deployment
+
+    federation = deployment.Federation.open(folder)
+    experiment = Experiment.from_mapping({"clients": federation.clients, **read_yaml(config)})
+    path = out or _fresh(federation.folder / "runs" / config.stem)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    again = f"protofed deploy run {folder} {config} --out {path}"
+    _follow(experiment, path, quiet, as_json, lambda each: deployment.play(federation, experiment, path, each), again)
+
+
+@group.command("status")
+def status_command(folder: Dir, as_json: Json = False) -> None:
+    """Who is connected, and what has been run."""
+    _need_flower()
+    from protofed import deployment
+
+    found = deployment.status(deployment.Federation.open(folder))
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    print(f"server at {found['address']}")
+    for client, state in found["clients"].items():
+        print(f"client {client}: {state}")
+    for run in found["runs"]:
+        print(f"run {run['id']}: {run['status']}, began {run['began']}")
+
+
+@app.command("flower-app")
+@experiment_flags()
+def flower_app_command(
+    flags: dict[str, Any],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder for the app.")],
+    set_: Set = None,
+    config: Config = None,
+) -> None:
+    """Write a Flower app of an experiment, for `flwr run DIR`."""
+    _need_flower()
+    from protofed.engines.flower.app import write_app
+    from protofed.engines.flower.server import Settings
+
+    write_app(folder, experiment_from(read_yaml(config) if config else {}, flags, set_), Settings())
+    print(f"run it with: flwr run {folder}")
+
+
+def simulate_command(experiment: Experiment, path: Path, quiet: bool, as_json: bool) -> None:
+    """A run in Flower's simulation."""
+    _need_flower()
+    from protofed.engines.flower.simulation import simulate
+
+    again = f"protofed resume {path}"
+    _follow(experiment, path, quiet, as_json, lambda each: simulate(experiment, path, each), again)
+
+
+def _follow(
+    experiment: Experiment,
+    path: Path,
+    quiet: bool,
+    as_json: bool,
+    play: Callable[[Callable[[dict[str, Any]], None]], None],
+    again: str,
+) -> None:
+    """Play, showing every round, then the result."""
+    from protofed.engines.flower.server import check
+    from protofed.results.progress import Standing, progress
+    from protofed.results.result import Result
+
+    check(experiment)
+    shown = progress(quiet)
+    standing = Standing(experiment.method, experiment.seed, experiment.rounds, 0, "on Flower")
+    shown.tell(standing)
+
+    def each(line: dict[str, Any]) -> None:
+        score = next(iter(f"{name} {value:.1f} %" for name, value in line["accuracy"].items()), "")
+        left = line["seconds"] * (experiment.rounds - line["round"])
+        new = Standing(
+            standing.method, standing.seed, standing.rounds, line["round"], standing.engine, line["loss"], score, left
+        )
+        shown.tell(new)
+
+    def run() -> Result:
+        play(each)
+        return Result.read(path)
+
+    finish(run, shown, path, as_json, again)
+
+
+def _fresh(path: Path) -> Path:
+    """The path, numbered if it is taken."""
+    number, found = 1, path
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.name}-{number}")
+    return found

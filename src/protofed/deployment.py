@@ -1,0 +1,309 @@
+"""A federation of real machines on Flower: who it consists of, its keys and certificates, and its processes.
+
+DIR/federation.yaml      address, number of clients, deadlines
+DIR/server/              stays at the server: certificate authority, its certificate, the clients' public keys
+DIR/clients/K/           goes to client K: its key, the authority's certificate, client.yaml
+DIR/runs/                what came out
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import ipaddress
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from protofed.engines.flower import follow
+from protofed.engines.flower.app import write_app
+from protofed.engines.flower.processes import (
+    CONNECTION,
+    connect,
+    flwr,
+    free_port,
+    running,
+    tool,
+    until_listening,
+)
+from protofed.engines.flower.server import Settings
+from protofed.errors import LostError, UserError
+from protofed.experiment import Experiment, read_yaml
+
+CLIENT = """\
+# What this client is and allows. Its owner may change everything but the id.
+id: {id}
+server: {address}
+#data: folder:/path/to/images    # or npz:FILE, or a dataset's name; `deploy client --data` says it too
+#data_dir: /path                 # where a dataset's files are
+#methods: [fedproto, mp-fedcl]   # any, unless given
+#rounds: 200                     # at most
+#megabytes: 100                  # of a message, in or out
+#send: [prototypes, numbers]     # what may leave: weights, prototypes, numbers
+#device: cpu
+#threads: 1
+"""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What federation.yaml says."""
+
+    folder: Path
+    clients: int
+    host: str = "127.0.0.1"
+    port: int = 9092
+    minimum: int = 1  # clients without whose answers a round does not count
+    deadline: float = 600.0  # seconds that a client has to answer
+    wait: float = 120.0  # seconds to wait for clients
+    days: int = 365  # that certificates hold
+
+    @classmethod
+    def open(cls, folder: Path) -> Federation:
+        """One that `deploy init` made."""
+        path = folder / "federation.yaml"
+        if not path.is_file():
+            raise UserError("DIR", str(folder), "it has no federation.yaml: make one with `protofed deploy init`")
+        return cls(folder=folder.resolve(), **read_yaml(path))
+
+    @property
+    def address(self) -> str:
+        """Where clients find the server."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def server(self) -> Path:
+        """The server's part."""
+        return self.folder / "server"
+
+    @property
+    def home(self) -> Path:
+        """Flower's configuration and state."""
+        return self.server / "flower"
+
+    def client(self, number: int) -> Path:
+        """A client's part."""
+        return self.folder / "clients" / str(number)
+
+
+def init(federation: Federation) -> None:
+    """Make the folder, with all certificates and keys; what is there is never written over."""
+    folder = federation.folder
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError("DIR", str(folder), "it is not empty; name a new folder")
+    if federation.clients < 1:
+        raise UserError("--clients", federation.clients, "it must be 1 or more")
+    if not 1 <= federation.minimum <= federation.clients:
+        raise UserError("--minimum", federation.minimum, f"it must be from 1 to {federation.clients}")
+    folder.mkdir(parents=True, exist_ok=True)
+    federation.server.mkdir(mode=0o700)
+    (federation.server / "keys").mkdir()
+    authority = _authority(federation.days)
+    _write(federation.server / "ca.crt", authority[0].public_bytes(Encoding.PEM))
+    _secret(federation.server / "ca.key", authority[1])
+    _certify(federation.server, "server", federation.host, authority, federation.days)
+    for number in range(federation.clients):
+        place = federation.client(number)
+        place.mkdir(mode=0o700, parents=True)
+        key = ec.generate_private_key(ec.SECP384R1())
+        _write(place / "key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), 0o600)
+        _write(
+            federation.server / "keys" / f"{number}.pub",
+            key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n",
+        )
+        _write(place / "ca.crt", authority[0].public_bytes(Encoding.PEM))
+        _certify(place, "local", "127.0.0.1", authority, federation.days)
+        _write(place / "client.yaml", CLIENT.format(id=number, address=federation.address).encode())
+    says = {k: v for k, v in dataclasses.asdict(federation).items() if k != "folder"}
+    _write(folder / "federation.yaml", yaml.safe_dump(says, sort_keys=False).encode())
+
+
+def _authority(days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ProtoFed federation")])
+    usage = x509.KeyUsage(
+        key_cert_sign=True,
+        crl_sign=True,
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    builder = _certificate(name, name, key, days)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    identity = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    builder = builder.add_extension(usage, critical=True).add_extension(identity, critical=False)
+    return builder.sign(key, hashes.SHA384()), key
+
+
+def _certify(
+    folder: Path, name: str, host: str, authority: tuple[x509.Certificate, ec.EllipticCurvePrivateKey], days: int
+) -> None:
+    """A certificate for a host, and for this machine's own name, as NAME.pem and NAME.key."""
+    certificate, signer = authority
+    key = ec.generate_private_key(ec.SECP384R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+    names: list[x509.GeneralName] = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    with contextlib.suppress(ValueError):
+        names.append(x509.IPAddress(ipaddress.ip_address(host)))
+    if len(names) == 2:
+        names.append(x509.DNSName(host))
+    builder = _certificate(subject, certificate.subject, key, days)
+    for extension, critical in (
+        (x509.SubjectAlternativeName(dict.fromkeys(names)), False),
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), False),
+    ):
+        builder = builder.add_extension(extension, critical)
+    _write(folder / f"{name}.pem", builder.sign(signer, hashes.SHA384()).public_bytes(Encoding.PEM))
+    _secret(folder / f"{name}.key", key)
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _secret(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    _write(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
+
+
+def _write(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """A new file; it is never readable by more than `mode` says."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(data)
+
+
+def serve(federation: Federation, ready: Callable[[], None]) -> int:
+    """Flower's SuperLink, until it ends or is told to."""
+    server, log = federation.server, federation.server / "superlink.log"
+    connect(federation.home, federation.address, server / "ca.crt")
+    command = [tool("flower-superlink"), "--enable-supernode-auth", "--disable-runtime-dependency-installation"]
+    command += ["--ssl-ca-certfile", str(server / "ca.crt"), "--ssl-certfile", str(server / "server.pem")]
+    command += ["--ssl-keyfile", str(server / "server.key"), "--database", str(server / "state.db")]
+    command += ["--host", federation.host, "--port", str(federation.port)]
+    with _told_to_end() as told, running(command, federation.home, log) as process:
+        until_listening(process, federation.host, federation.port, log)
+        _register(federation)
+        ready()
+        return _until(process, told, log)
+
+
+def _register(federation: Federation) -> None:
+    """Make every client's key known, once; Flower says which node it is."""
+    path = federation.server / "nodes.json"
+    nodes: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    for number in range(federation.clients):
+        if str(number) not in nodes:
+            key = str(federation.server / "keys" / f"{number}.pub")
+            said = flwr(federation.home, "supernode", "register", key, CONNECTION, "--name", f"client-{number}")
+            nodes[str(number)] = str(said["node-id"])
+            path.write_text(json.dumps(nodes, indent=1) + "\n", encoding="utf-8")
+
+
+def join(folder: Path, number: int, data: str | None, ready: Callable[[], None]) -> int:
+    """Flower's SuperNode for one client, until it ends or is told to."""
+    place = next((one for one in (folder / "clients" / str(number), folder) if (one / "client.yaml").is_file()), None)
+    if place is None:
+        raise UserError("--id", number, f"{folder} has no clients/{number}/client.yaml")
+    place = place.resolve()
+    says = read_yaml(place / "client.yaml")
+    if says.get("id") != number:
+        raise UserError("--id", number, f"{place / 'client.yaml'} is of client {says.get('id')}")
+    log = place / "supernode.log"
+    config = f'client="{place / "client.yaml"}"' + (f' data="{data}"' if data else "")
+    command = [tool("flower-supernode"), "--root-certificates", str(place / "ca.crt")]
+    command += ["--superlink", str(says["server"]), "--auth-supernode-private-key", str(place / "key")]
+    command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", config]
+    command += ["--ssl-ca-certfile", str(place / "ca.crt"), "--ssl-certfile", str(place / "local.pem")]
+    command += ["--ssl-keyfile", str(place / "local.key")]
+    with _told_to_end() as told, running(command, place / "flower", log) as process:
+        ready()
+        return _until(process, told, log)
+
+
+def play(federation: Federation, experiment: Experiment, out: Path, each: Callable[[dict[str, Any]], None]) -> None:
+    """A run of the whole federation, from its beginning or from where its folder says."""
+    if experiment.clients != federation.clients:
+        raise UserError("--clients", experiment.clients, f"the federation has {federation.clients}")
+    settings = Settings(
+        str(out.resolve()),
+        federation.minimum,
+        federation.deadline,
+        federation.wait,
+        str(federation.server / "nodes.json"),
+    )
+    apps = federation.server / "apps"
+    app = apps / f"{out.name}-{len(list(apps.glob('*'))) if apps.exists() else 0}"
+    machine: dict[str, Any] = {"data_dir": None, "device": "cpu", "threads": 1, "engine": "sequential", "width": None}
+    write_app(app, dataclasses.replace(experiment, **machine), settings)
+    follow.play(federation.home, app, out, each)
+
+
+def status(federation: Federation) -> dict[str, Any]:
+    """Who is there, and which runs there have been; an error where no server answers."""
+    path = federation.server / "nodes.json"
+    nodes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    found = flwr(federation.home, "supernode", "list", CONNECTION)["nodes"]
+    online = {str(node["node-id"]): str(node["status"]) for node in found}
+    runs = flwr(federation.home, "list", CONNECTION)["runs"]
+    return {
+        "address": federation.address,
+        "clients": {int(client): online.get(node, "unknown") for client, node in nodes.items()},
+        "runs": [{"id": run["run-id"], "status": run["status"], "began": run["pending-at"]} for run in runs],
+    }
+
+
+@contextlib.contextmanager
+def _told_to_end() -> Iterator[list[int]]:
+    """Signals that ask for the end, as they come."""
+    told: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        told.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _until(process: subprocess.Popen[bytes], told: list[int], log: Path) -> int:
+    """0 when told to end; an error if the process ended by itself."""
+    while not told:
+        if process.poll() is not None:
+            last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+            raise LostError(f"it ended with code {process.returncode}: {' '.join(last)}; see {log}")
+        time.sleep(0.2)
+    return 0
