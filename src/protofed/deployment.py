@@ -251,10 +251,14 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
         return _until(process, told, log)
 
 
-def play(federation: Federation, experiment: Experiment, out: Path, each: Callable[[dict[str, Any]], None]) -> None:
-    """A run of the whole federation, from its beginning or from where its folder says."""
+def check(federation: Federation, experiment: Experiment) -> None:
+    """Refuse an experiment of another number of clients."""
     if experiment.clients != federation.clients:
         raise UserError("--clients", experiment.clients, f"the federation has {federation.clients}")
+
+
+def play(federation: Federation, experiment: Experiment, out: Path, each: Callable[[dict[str, Any]], None]) -> None:
+    """A run of the whole federation, from its beginning or from where its folder says."""
     settings = Settings(
         str(out.resolve()),
         federation.minimum,

@@ -110,6 +110,7 @@ def run_command(
 
     federation = deployment.Federation.open(folder)
     experiment = Experiment.from_mapping({"clients": federation.clients, **read_yaml(config)})
+    deployment.check(federation, experiment)
     path = out or _fresh(federation.folder / "runs" / config.stem)
     path.parent.mkdir(parents=True, exist_ok=True)
     again = f"protofed deploy run {folder} {config} --out {path}"

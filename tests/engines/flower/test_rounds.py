@@ -2,45 +2,244 @@
 
 from __future__ import annotations
 
+import json
+import stat
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
+from safetensors.torch import load_file
 
-from engines.flower.loopback import Loopback, in_simulation
+from engines.flower.loopback import Loopback, in_simulation, with_folder
 from engines.test_alone import METHODS, experiment
+from protofed.engines.flower import client
 from protofed.engines.flower.server import Settings, serve
-from protofed.results.folder import RunFolder
+from protofed.engines.flower.wire import pack, size
+from protofed.errors import LostError, UserError
+from protofed.experiment import Experiment
+from protofed.messages import Upload
+from protofed.prototypes import Prototypes
 from protofed.runner import Run
+from protofed.trust.validation import RefusedError
 
-QUICK = {"deadline": 0.5, "wait": 0.2}
-
-
-def checkpoint(path: Path) -> dict[str, torch.Tensor]:
-    """What the server had in the end."""
-    found = RunFolder.open(path).checkpoint
-    from safetensors.torch import load_file
-
-    return {name: value for name, value in load_file(found.file).items() if name.startswith(("server/", "kept/"))}
+QUICK: dict[str, Any] = {"deadline": 0.3, "wait": 0.3}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    import json
-
     return [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
+
+
+def sequential(asked: Experiment) -> Run:
+    run = Run(asked)
+    for _ in range(asked.rounds):
+        run.play_round()
+    return run
+
+
+def assert_same(path: Path, local: Run) -> None:
+    """What the server had in the end, and what it wrote of every round."""
+    for name, value in load_file(path / "checkpoint/state.safetensors").items():
+        part, _, rest = name.partition("/")
+        if part in ("server", "kept"):
+            kept = local.broadcast.flat() if part == "server" else local.broadcast.kept
+            assert torch.equal(value, kept[rest]), name
+    for line, expected in zip(lines(path), local.history, strict=True):
+        for what in ("per_client", "per_domain", "accuracy", "participants", "scalars_up", "diagnostic"):
+            assert line[what] == expected[what], what
+        assert line["loss"] == pytest.approx(expected["loss"])
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_over_the_network_equals_the_sequential_one(method: str, tmp_path: Path) -> None:
-    local = Run(experiment(method))
-    for _ in range(3):
-        local.play_round()
     serve(Loopback(in_simulation(4)), experiment(method), Settings(out=str(tmp_path / "run")))
-    for name, value in checkpoint(tmp_path / "run").items():
-        part, _, rest = name.partition("/")
-        assert torch.equal(value, (local.broadcast.flat() if part == "server" else local.broadcast.kept)[rest]), name
-    for line, expected in zip(lines(tmp_path / "run"), local.history, strict=True):
-        for what in ("per_client", "per_domain", "accuracy", "participants", "scalars_up", "diagnostic"):
-            assert line[what] == expected[what], what
-        assert line["loss"] == pytest.approx(expected["loss"])
+    assert_same(tmp_path / "run", sequential(experiment(method)))
+
+
+def test_with_some_clients_a_round_too(tmp_path: Path) -> None:
+    asked = replace(experiment("mp-fedcl"), participation=0.5)
+    serve(Loopback(in_simulation(4)), asked, Settings(out=str(tmp_path / "run")))
+    assert_same(tmp_path / "run", sequential(asked))
+
+
+def test_bytes_are_those_of_the_messages(tmp_path: Path) -> None:
+    answers: list[Message] = []
+    grid = Loopback(in_simulation(4), lambda answer: answers.append(answer) or [answer])  # type: ignore[func-returns-value]
+    serve(grid, experiment("fedsc"), Settings(out=str(tmp_path / "run")))
+    for line in lines(tmp_path / "run"):
+        number = str(line["round"])
+        assert line["bytes_down"] == sum(size(m.content) for m in grid.asked if m.metadata.group_id == number)
+        assert line["bytes_up"] == sum(size(m.content) for m in answers if m.metadata.group_id == number)
+
+
+def spoiled(what: str) -> Callable[[Message], list[Message]]:
+    """Answers of client 2 to its second turn, as something else."""
+
+    def changed(answer: Message) -> list[Message]:
+        about = answer.metadata
+        if about.src_node_id != 102 or (about.message_type, about.group_id) != ("train", "2"):
+            return [answer]
+        upload = Upload.decode(answer.content.array_records["message"]["safetensors"].data)
+        (name, found), *_ = upload.prototypes.items()
+        facts = json.loads(str(answer.content.config_records["facts"]["json"]))
+        worse = {
+            "not finite": {name: Prototypes(found.vectors * torch.inf, found.counts)},
+            "another size": {name: Prototypes(found.vectors[..., :-1], found.counts)},
+            "another name": {"others": found},
+        }
+        if what in worse:
+            answer.content = pack(facts, Upload(upload.weights, worse[what], upload.numbers))
+        elif what == "another id":
+            answer.content = pack(facts | {"id": 1}, upload)
+        elif what == "another protocol":
+            answer.content = pack(facts | {"protocol": 99}, upload)
+        elif what == "no loss":
+            answer.content = pack(facts | {"loss": "low"}, upload)
+        elif what == "garbage":
+            data = bytes(range(256)) * 3
+            answer.content = pack(facts)
+            answer.content["message"] = ArrayRecord({"safetensors": Array("uint8", (len(data),), "safetensors", data)})
+        elif what == "empty":
+            answer.content = RecordDict()
+        elif what == "an error":
+            return [_error(answer)]
+        elif what == "silence":
+            return []
+        elif what == "twice":
+            return [answer, answer]
+        return [answer]
+
+    return changed
+
+
+def _error(answer: Message) -> Message:
+    failed = Message(Error(2, "ValueError: patient 17 has no label"), reply_to=answer)
+    failed.metadata.__dict__["_reply_to_message_id"] = answer.metadata.reply_to_message_id
+    return failed
+
+
+REASONS = {
+    "not finite": "not finite",
+    "another size": "shape",
+    "another name": "other tensors",
+    "another id": "another client",
+    "another protocol": "protocol 99",
+    "no loss": "loss",
+    "garbage": "not a message",
+    "empty": "not a message",
+    "an error": "error 2: ValueError",
+    "silence": "no answer within 0.3 s",
+}
+
+
+@pytest.mark.parametrize("what", REASONS)
+def test_a_bad_answer_costs_the_client_its_round_and_nobody_else(what: str, tmp_path: Path) -> None:
+    serve(Loopback(in_simulation(4), spoiled(what)), experiment("mp-fedcl"), Settings(str(tmp_path / "run"), **QUICK))
+    first, second, third = lines(tmp_path / "run")
+    assert "left_out" not in first
+    assert "left_out" not in third  # it is back
+    assert list(second["left_out"]) == ["2"]
+    assert REASONS[what] in second["left_out"]["2"]
+    assert "patient" not in json.dumps(second)
+    assert (second["participants"], third["participants"]) == ([0, 1, 3], [0, 1, 2, 3])
+
+
+def test_a_repeated_answer_is_taken_once(tmp_path: Path) -> None:
+    serve(Loopback(in_simulation(4), spoiled("twice")), experiment("mp-fedcl"), Settings(out=str(tmp_path / "run")))
+    assert_same(tmp_path / "run", sequential(experiment("mp-fedcl")))
+
+
+def test_who_comes_late_is_welcome(tmp_path: Path) -> None:
+    grid = Loopback(in_simulation(4))
+    grid.offline = {103}
+
+    def arrive(answer: Message) -> list[Message]:
+        if (answer.metadata.message_type, answer.metadata.group_id) == ("evaluate", "1"):
+            grid.offline.clear()
+        return [answer]
+
+    grid.trouble = arrive
+    serve(grid, experiment("fedproto"), Settings(str(tmp_path / "run"), **QUICK))
+    first, second, _ = lines(tmp_path / "run")
+    assert first["left_out"] == {"3": "not connected"}
+    assert (first["tested"], first["participants"]) == ([0, 1, 2], [0, 1, 2])
+    assert second["participants"] == [0, 1, 2, 3]
+    assert "tested" not in second
+
+
+def test_too_few_clients_end_a_run_which_can_go_on_later(tmp_path: Path) -> None:
+    nodes = {100 + k: with_folder(tmp_path, k) for k in range(4)}
+    grid = Loopback(nodes)
+
+    def leave(answer: Message) -> list[Message]:
+        if (answer.metadata.message_type, answer.metadata.group_id) == ("train", "3"):
+            grid.offline = {102, 103}
+            return []
+        return [answer]
+
+    grid.trouble = leave
+    settings = Settings(str(tmp_path / "run"), minimum=3, **QUICK)
+    with pytest.raises(LostError, match="fewer than 3"):
+        serve(grid, experiment("fedproto"), settings)
+    assert len(lines(tmp_path / "run")) == 2
+    serve(Loopback(nodes), experiment("fedproto"), settings)  # all have trained round 3 already, and do it again
+    assert_same(tmp_path / "run", sequential(experiment("fedproto")))
+    kept = sorted((tmp_path / "client-0" / "memory").rglob("*.safetensors"))
+    assert [file.stem for file in kept] == ["1", "2"]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in kept} == {0o600}
+    assert stat.S_IMODE((tmp_path / "client-0" / "memory").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        ({"methods": ["fedavg"]}, "method fedproto"),
+        ({"rounds": 2}, "3 rounds"),
+        ({"megabytes": 0.001}, "larger"),
+        ({"send": ["weights"]}, "prototypes may not be sent"),
+        ({"data": "npz:nowhere.npz"}, "UserError"),
+        ({"colour": "red"}, "UserError"),
+    ],
+)
+def test_what_a_client_does_not_allow_is_not_done(
+    says: dict[str, Any], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = {100 + k: with_folder(tmp_path, k, **(says if k == 1 else {})) for k in range(4)}
+    serve(Loopback(nodes), experiment("fedproto"), Settings(str(tmp_path / "run"), minimum=3, **QUICK))
+    for line in lines(tmp_path / "run"):
+        assert 1 not in line["participants"]
+        assert list(line["left_out"]) == ["1"]
+    told = capsys.readouterr()
+    assert why in told.out + told.err  # at the client
+    assert "nowhere" not in caplog.text  # not at the server
+
+
+def test_code_that_a_server_names_is_not_loaded() -> None:
+    asked = replace(experiment("fedproto"), model="net.py:Net")
+    with pytest.raises(RefusedError, match="code of its own"):
+        client.Owner(0).check(asked, 0)
+    client.Owner(0, methods=("fedproto",)).check(asked, 0)  # its owner knows what it trains
+    with pytest.raises(RefusedError, match="plain name"):
+        client._plain("../../somewhere")
+
+
+def test_a_node_is_one_client_and_a_client_one_node(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    nodes = in_simulation(4) | {104: {"partition-id": 2}, 105: {"partition-id": 9}}
+    (tmp_path / "nodes.json").write_text(json.dumps({str(k): str(100 + k) for k in (0, 1, 2)} | {"3": "777"}))
+    settings = Settings(str(tmp_path / "run"), nodes=str(tmp_path / "nodes.json"), **QUICK)
+    serve(Loopback(nodes), replace(experiment("fedproto"), rounds=1), settings)
+    assert lines(tmp_path / "run")[0]["participants"] == [0, 1, 2]
+    assert "node 104 is refused: client 2 is another node" in caplog.text
+    assert "node 105 left" in caplog.text or "node 105 is" in caplog.text
+    assert "its key is not that of client 3" in caplog.text
+
+
+@pytest.mark.parametrize(("name", "value"), [("drift", "sudden"), ("method", "fccl-plus"), ("novel", 3)])
+def test_what_cannot_be_done_over_a_network_is_said_at_once(name: str, value: Any, tmp_path: Path) -> None:
+    asked = replace(experiment("fedproto"), **{name: value, "params": {}})
+    with pytest.raises(UserError, match=f"--{name}"):
+        serve(Loopback({}), asked, Settings(out=str(tmp_path / "run")))
+    assert not (tmp_path / "run").exists()

@@ -41,7 +41,7 @@ def exchange(
     given: dict[int, T] = {}
     left_out = {node: "it could not be asked" for number, node in zip(numbers, nodes, strict=True) if not number}
     received = 0
-    while waiting and time.monotonic() - began < deadline:
+    while waiting:
         for answer in grid.pull_messages(list(waiting)):
             node = waiting.pop(answer.metadata.reply_to_message_id, None)
             if node is None:  # repeated, or late
@@ -54,6 +54,8 @@ def exchange(
                 received += size
             except RefusedError as error:
                 left_out[node] = f"refused: {error}"
+        if time.monotonic() - began > deadline:  # after a last look: asking may take long too
+            break
         if waiting:
             time.sleep(POLL)
     left_out |= dict.fromkeys(waiting.values(), f"no answer within {deadline:g} s")

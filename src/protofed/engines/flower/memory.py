@@ -67,7 +67,8 @@ class FolderMemory:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for place in (folder.parent, folder):
+            place.mkdir(mode=0o700, exist_ok=True)
 
     def rounds(self) -> list[int]:
         """Of which rounds there are models."""

@@ -1,0 +1,81 @@
+"""A federation in five commands, with real processes, TLS and keys."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+from cli.helpers import everything_in, invoke, succeed
+from engines.flower.federation import descendants, federation
+from engines.flower.test_rounds import assert_same, sequential
+from protofed.experiment import Experiment
+
+ASKED = {
+    "method": "fedproto",
+    "dataset": "digits",
+    "train_size": 300,
+    "alpha": 0.5,
+    "rounds": 2,
+    "model": "cnn",
+    "eval_every": 2,
+}
+
+
+def test_three_clients_over_tls_equal_the_sequential_engine(tmp_path: Path) -> None:
+    with federation(tmp_path, 3, minimum=3) as made:
+        outcome = made.run("run", **ASKED)
+        assert outcome.code == 0, outcome.err
+        assert "round 2/2" in outcome.err
+        state = json.loads(succeed(tmp_path, "deploy", "status", "federation", "--json").out)
+        assert state["clients"] == {"0": "online", "1": "online", "2": "online"}
+        assert [run["status"] for run in state["runs"]] == ["finished:completed"]
+        started = [pid for process in made.processes.values() for pid in (process.pid, *descendants(process.pid))]
+        assert len(started) > 7  # each has its own below it
+    assert not made.listening()
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+    local = sequential(Experiment(**ASKED, clients=3, engine="sequential", device="cpu", threads=1))
+    assert_same(tmp_path / "run", local)
+
+
+def test_init_makes_keys_that_only_their_owner_reads(tmp_path: Path) -> None:
+    succeed(tmp_path, "deploy", "init", "federation", "--clients", "2", "--host", "example.org")
+    folder = tmp_path / "federation"
+    secret = {"ca.key", "server.key", "key", "local.key"}
+    for path in folder.rglob("*"):
+        if path.is_file():
+            assert (stat.S_IMODE(path.stat().st_mode) & 0o077 == 0) == (path.name in secret), path
+    for place in (folder / "server", folder / "clients/0", folder / "clients/1"):
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    assert "server: example.org:9092" in (folder / "clients/1/client.yaml").read_text()
+    assert not (folder / "clients/0/ca.key").exists()
+    before = {path: (folder / path).read_bytes() for path in everything_in(folder) if (folder / path).is_file()}
+    outcome = invoke(tmp_path, "deploy", "init", "federation", "--clients", "3")
+    assert (outcome.code, "not empty" in outcome.err) == (2, True)
+    assert {path: (folder / path).read_bytes() for path in before} == before
+
+
+def test_wrong_input_is_one_line(tmp_path: Path) -> None:
+    succeed(tmp_path, "deploy", "init", "federation", "--clients", "2")
+    (tmp_path / "experiment.yaml").write_text("method: fedproto\nclients: 3\n")
+    for words, why in (
+        (("init", "other", "--clients", "0"), "--clients"),
+        (("init", "other", "--clients", "2", "--minimum", "3"), "--minimum"),
+        (("server", "nowhere"), "federation.yaml"),
+        (("client", "federation", "--id", "7"), "--id"),
+        (("run", "federation", "nowhere.yaml"), "nowhere.yaml"),
+        (("run", "federation", "experiment.yaml"), "--clients"),
+    ):
+        outcome = invoke(tmp_path, "deploy", *words)
+        assert outcome.code == 2, words
+        assert len(outcome.err.splitlines()) == 1
+        assert why in outcome.err
+    assert not (tmp_path / "other").exists()
+
+
+def test_status_without_a_server_says_so(tmp_path: Path) -> None:
+    succeed(tmp_path, "deploy", "init", "federation", "--clients", "2", "--port", "9")
+    outcome = invoke(tmp_path, "deploy", "status", "federation")
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["federation"]
