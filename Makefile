@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find src -name '*.py' -o -name 'py.typed') pyproject.toml README.md LICENSE
 
-.PHONY: demo test test-slow lint types unit wheel bench results-page clean
+.PHONY: demo test test-slow test-network lint types unit wheel bench results-page clean
 
 demo: .venv/.installed
 	$(BIN)/protofed compare --method local,fedavg,fedproto,sp-fedcl,mp-fedcl --dataset digits --split dirichlet \
@@ -27,6 +27,11 @@ unit: .venv/.tests-installed
 # A cell of every table and figure, end to end: minutes.
 test-slow: .venv/.tests-installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
+
+# Faults and refusals of a federation of real processes, and Flower's simulation: a quarter of an hour.
+test-network: .venv/.tests-installed
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,simulation]'
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m network --durations=0
 
 # The wheel, installed with its dependencies into an environment that has nothing else.
 wheel: build/wheel-env/.installed

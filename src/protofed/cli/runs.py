@@ -155,6 +155,10 @@ def resume_command(
     if (experiment := opened.experiment()).engine == "flower-sim":
         simulate_command(experiment, folder, quiet, as_json)
         return
+    if (folder / "flower.json").is_file():
+        raise UserError(
+            "DIR", str(folder), "its clients are elsewhere: continue with `protofed deploy run … --out DIR`"
+        )
     with join() as ranks:
         run = Run(experiment, ranks=ranks)
         run.restore(opened)

@@ -5,21 +5,15 @@ from __future__ import annotations
 import json
 import stat
 from pathlib import Path
+from typing import Any
 
 from cli.helpers import everything_in, invoke, succeed
 from engines.flower.federation import descendants, federation
 from engines.flower.test_rounds import assert_same, sequential
 from protofed.experiment import Experiment
 
-ASKED = {
-    "method": "fedproto",
-    "dataset": "digits",
-    "train_size": 300,
-    "alpha": 0.5,
-    "rounds": 2,
-    "model": "cnn",
-    "eval_every": 2,
-}
+ASKED: dict[str, Any] = {"method": "fedproto", "dataset": "digits", "train_size": 300, "alpha": 0.5, "model": "cnn"}
+ASKED |= {"rounds": 2, "eval_every": 2}
 
 
 def test_three_clients_over_tls_equal_the_sequential_engine(tmp_path: Path) -> None:

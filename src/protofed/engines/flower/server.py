@@ -283,7 +283,7 @@ def _prepared(experiment: Experiment, clients: Clients) -> Run:
     run = Run(local, federation=federation)
     remote = Remote(run.engine, clients, Schema.of(upload.client(0)))
     run.engine, run.evaluator = remote, remote.evaluate
-    run.experiment = dataclasses.replace(experiment, data_dir=None)
+    run.experiment = experiment
     return run
 
 
