@@ -76,6 +76,13 @@ class Page:
         """The paper's number of one cell."""
         return _spread(self.cell(*names, **words), "paper")
 
+    def why(self, name: str, *keys: str) -> str:
+        """The mean and the spread of what an experiment gave, by the keys that lead to its list of values."""
+        found = json.loads((self.folder / f"{name}.json").read_text("utf-8"))
+        for key in keys:
+            found = found[key]
+        return f"{statistics.fmean(found):.1f} ± {statistics.stdev(found):.1f}"
+
     def summary(self, tables: Mapping[str, Iterable[str]]) -> str:
         """A line a table: how many cells, how many within both spreads, and whether the order of methods holds."""
         lines = [_row(["table", "accuracies", "within both spreads", "mean difference", "order of methods, ρ"])]

@@ -156,9 +156,7 @@ def resume_command(
         simulate_command(experiment, folder, quiet, as_json)
         return
     if (folder / "flower.json").is_file():
-        raise UserError(
-            "DIR", str(folder), "its clients are elsewhere: continue with `protofed deploy run … --out DIR`"
-        )
+        raise UserError("DIR", str(folder), "its clients are elsewhere; continue with `protofed deploy run`")
     with join() as ranks:
         run = Run(experiment, ranks=ranks)
         run.restore(opened)
