@@ -45,6 +45,11 @@ from protofed.engines.flower.server import Settings
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment, read_yaml
 
+COMES_BACK = 120.0
+"""Seconds in which a client tries to connect: a server takes one that was killed for present for a minute."""
+PAUSE = 5.0
+"""Seconds between two attempts."""
+
 CLIENT = """\
 # What this client is and allows. Its owner may change everything but the id.
 id: {id}
@@ -246,9 +251,23 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
     command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", config]
     command += ["--ssl-ca-certfile", str(place / "ca.crt"), "--ssl-certfile", str(place / "local.pem")]
     command += ["--ssl-keyfile", str(place / "local.key")]
-    with _told_to_end() as told, running(command, place / "flower", log) as process:
-        ready()
-        return _until(process, told, log)
+    ready()
+    with _told_to_end() as told:
+        tried = time.monotonic()
+        while True:
+            began = time.monotonic()
+            with running(command, place / "flower", log) as process:
+                try:
+                    return _until(process, told, log)
+                except LostError as error:
+                    if began - tried > COMES_BACK:
+                        raise
+                    print(f"not connected: {error}; trying again", flush=True)
+            if time.monotonic() - began > COMES_BACK:
+                tried = time.monotonic()  # it was connected
+            _pause(told, PAUSE)
+            if told:
+                return 0
 
 
 def check(federation: Federation, experiment: Experiment) -> None:
@@ -301,6 +320,13 @@ def _told_to_end() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _pause(told: list[int], seconds: float) -> None:
+    """So long, unless told to end."""
+    until = time.monotonic() + seconds
+    while not told and time.monotonic() < until:
+        time.sleep(0.1)
 
 
 def _until(process: subprocess.Popen[bytes], told: list[int], log: Path) -> int:

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from protofed.trust.validation import RefusedError
@@ -40,14 +41,14 @@ def exchange(
     waiting = {number: node for number, node in zip(numbers, nodes, strict=True) if number}
     given: dict[int, T] = {}
     left_out = {node: "it could not be asked" for number, node in zip(numbers, nodes, strict=True) if not number}
-    received = 0
+    received, late = 0, f"no answer within {deadline:g} s"
     while waiting:
         for answer in grid.pull_messages(list(waiting)):
             node = waiting.pop(answer.metadata.reply_to_message_id, None)
             if node is None:  # repeated, or late
                 continue
             if answer.has_error():
-                left_out[node] = f"error {answer.error.code}: {_word(answer.error.reason)}"
+                left_out[node] = _reason(answer.error, late)
                 continue
             try:
                 given[node], size = read(node, answer.content)
@@ -58,11 +59,17 @@ def exchange(
             break
         if waiting:
             time.sleep(POLL)
-    left_out |= dict.fromkeys(waiting.values(), f"no answer within {deadline:g} s")
+    left_out |= dict.fromkeys(waiting.values(), late)
     return Answers(given, left_out, received)
 
 
-def _word(reason: str | None) -> str:
-    """The first word of a reason, if it is a plain one: the rest may be anything, of a client's data too."""
-    first = (reason or "").split(":")[0].split("(")[0].strip()
-    return first if first.isidentifier() and len(first) < 60 else "unknown"
+def _reason(error: Error, late: str) -> str:
+    """Flower's own errors in words; of others the code and the type, for the rest may be anything, of data too."""
+    if error.code in (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE):  # it has expired
+        return late
+    if error.code == ErrorCode.NODE_UNAVAILABLE:
+        return "it is gone"
+    if error.code == ErrorCode.CLIENT_APP_CRASHED:
+        return "its process died"
+    first = (error.reason or "").split(":")[0].split("(")[0].strip()
+    return f"error {error.code}: {first if first.isidentifier() and len(first) < 60 else 'unknown'}"
