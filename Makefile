@@ -28,7 +28,7 @@ unit: .venv/.tests-installed
 test-slow: .venv/.tests-installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
 
-# Faults and refusals of a federation of real processes, and Flower's simulation: a quarter of an hour.
+# Faults and refusals of a federation of real processes, and Flower's simulation: half an hour.
 test-network: .venv/.tests-installed
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,simulation]'
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m network --durations=0
