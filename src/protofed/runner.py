@@ -143,11 +143,11 @@ class Run:
     def evaluate(self, line: dict[str, Any]) -> None:
         """Say in a round's line how good the models are now."""
         began = time.perf_counter()
-        self.engine.exchanged = (0, 0)
+        up, down = self.engine.exchanged
         with section("evaluation"):
             evaluation = self.evaluator(self.broadcast)
-        line["bytes_up"] += self.engine.exchanged[0]
-        line["bytes_down"] += self.engine.exchanged[1]
+        line["bytes_up"] += self.engine.exchanged[0] - up
+        line["bytes_down"] += self.engine.exchanged[1] - down
         if evaluation.tested is not None:
             line["tested"] = evaluation.tested
         line["accuracy"] = evaluation.means()

@@ -137,7 +137,8 @@ REASONS = {
 
 @pytest.mark.parametrize("what", REASONS)
 def test_a_bad_answer_costs_the_client_its_round_and_nobody_else(what: str, tmp_path: Path) -> None:
-    serve(Loopback(in_simulation(4), spoiled(what)), experiment("mp-fedcl"), Settings(str(tmp_path / "run"), **QUICK))
+    asked = replace(experiment("mp-fedcl"), eval_every=3)
+    serve(Loopback(in_simulation(4), spoiled(what)), asked, Settings(str(tmp_path / "run"), **QUICK))
     first, second, third = lines(tmp_path / "run")
     assert "left_out" not in first
     assert "left_out" not in third  # it is back
@@ -208,7 +209,8 @@ def test_what_a_client_does_not_allow_is_not_done(
     says: dict[str, Any], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     nodes = {100 + k: with_folder(tmp_path, k, **(says if k == 1 else {})) for k in range(4)}
-    serve(Loopback(nodes), experiment("fedproto"), Settings(str(tmp_path / "run"), minimum=3, **QUICK))
+    asked = replace(experiment("fedproto"), eval_every=3)
+    serve(Loopback(nodes), asked, Settings(str(tmp_path / "run"), minimum=3, **QUICK))
     for line in lines(tmp_path / "run"):
         assert 1 not in line["participants"]
         assert list(line["left_out"]) == ["1"]
