@@ -15,9 +15,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from scipy.stats import spearmanr
 
+from protofed.papers import MEAN
+from protofed.reproduction import ACCURACIES, number
+
 DOCS = Path(__file__).parent.parent / "docs"
 TEMPLATE = "results.md.j2"
-MEAN = "AVG"
 
 Cell = Mapping[str, Any]
 
@@ -112,7 +114,7 @@ def _compared(row: Mapping[str, Any], score: str) -> str:
 
 
 def _is_accuracy(cell: Cell) -> bool:
-    return cell["paper"] is not None and cell["metric"].endswith("acc")
+    return cell["paper"] is not None and cell["metric"] in ACCURACIES
 
 
 def _differs(cell: Cell) -> bool:
@@ -136,13 +138,13 @@ def _orders(cells: Iterable[Cell]) -> Iterator[tuple[str, float, int]]:
 def _texts(cell: Cell, costs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     taken = [costs[trial] for trial in cell["trials"]]
     sent = sum(cost["bytes_up"] + cost["bytes_down"] for cost in taken) / 1e6
-    measured = cell["score"] if cell["metric"].endswith("acc") and cell["score"] else cell["metric"]
+    measured = cell["score"] if cell["metric"] in ACCURACIES and cell["score"] else cell["metric"]
     difference = (
         ""
         if cell["difference"] is None
         else f"{cell['difference']:+,.2f}" + " ≠" * (_is_accuracy(cell) and _differs(cell))
     )
-    each = " ".join(_number(value) for value in cell["values"])
+    each = " ".join(number(value) for value in cell["values"])
     seconds = f"{sum(cost['seconds'] for cost in taken):,.0f}"
     words = [cell["dataset"], cell["setting"], cell["method"], measured]
     return [
@@ -160,13 +162,7 @@ def _spread(cell: Cell, whose: str) -> str:
     if cell[whose] is None:
         return "–"
     std = cell[f"{whose}_std"]
-    return _number(cell[whose]) + (f" ± {_number(std)}" if std else "")
-
-
-def _number(value: float) -> str:
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.2g}"
+    return number(cell[whose]) + (f" ± {number(std)}" if std else "")
 
 
 def _row(texts: Iterable[str]) -> str:

@@ -73,9 +73,9 @@ class Federation:
     clients: int
     host: str = "127.0.0.1"
     port: int = 9092
-    minimum: int = 1  # clients without whose answers a round does not count
-    deadline: float = 600.0  # seconds that a client has to answer
-    wait: float = 120.0  # seconds to wait for clients
+    minimum: int = Settings.minimum
+    deadline: float = Settings.deadline
+    wait: float = Settings.wait
     days: int = 365  # that certificates hold
 
     @classmethod

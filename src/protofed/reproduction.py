@@ -202,17 +202,17 @@ class Reproduction:
 
 def _shown(row: Row) -> list[str]:
     cell, ours = row.cell, row.ours
-    found = row.missing or "–" if ours is None else _number(ours.mean) + (f" ± {_number(ours.std)}" if ours.std else "")
+    found = row.missing or "–" if ours is None else number(ours.mean) + (f" ± {number(ours.std)}" if ours.std else "")
     paper = "–"
     if cell.published is not None:
-        paper = _number(cell.published) + (f" ± {_number(cell.published_std)}" if cell.published_std else "")
-    difference = "" if row.difference is None else f"{'+' * (row.difference >= 0)}{_number(row.difference)}"
+        paper = number(cell.published) + (f" ± {number(cell.published_std)}" if cell.published_std else "")
+    difference = "" if row.difference is None else f"{'+' * (row.difference >= 0)}{number(row.difference)}"
     accuracy = cell.trial is not None and cell.metric in ACCURACIES
     measured = cell.trial.reading.score if accuracy and cell.trial else cell.metric
     return [cell.dataset, cell.setting, cell.method, measured, found, paper, difference]
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     """Percent with two digits, counts without any, very small numbers with those that matter."""
     if abs(value) >= 1000 or (abs(value) >= 100 and value == int(value)):
         return f"{value:,.0f}"

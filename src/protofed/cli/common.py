@@ -164,6 +164,13 @@ def experiment_from(base: Mapping[str, Any], flags: Mapping[str, Any], pairs: li
     return Experiment.from_mapping({**base, **flags, "params": params})
 
 
+def subcommands(name: str, text: str) -> typer.Typer:
+    """A group of commands under one name."""
+    group = typer.Typer(name=name, help=text, rich_markup_mode=None, no_args_is_help=True)
+    app.add_typer(group)
+    return group
+
+
 def refuse_existing(out: Path | None) -> None:
     if out is not None and out.exists():
         raise UserError("--out", str(out), "it exists already; name a new folder")

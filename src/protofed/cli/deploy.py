@@ -9,17 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from protofed.cli.common import Config, Json, Quiet, Set, app, experiment_flags, experiment_from, finish
+from protofed.cli.common import Config, Json, Quiet, Set, app, experiment_flags, experiment_from, finish, subcommands
 from protofed.errors import UserError
 from protofed.experiment import Experiment, read_yaml
 
-group = typer.Typer(
-    name="deploy",
-    help="A federation of real machines, on Flower.",
-    rich_markup_mode=None,
-    no_args_is_help=True,
-)
-app.add_typer(group)
+group = subcommands("deploy", "A federation of real machines, on Flower.")
 
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.")]
 
@@ -36,21 +30,25 @@ def init_command(
     folder: Dir,
     clients: Annotated[int, typer.Option("--clients", help="Number of clients.")],
     host: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--host", help="Where clients reach the server; see docs/deployment.md for others than this machine."
+            "--host", help="Where clients reach the server; this machine alone, unless given (docs/deployment.md)."
         ),
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="The server's port.")] = 9092,
-    minimum: Annotated[int, typer.Option("--minimum", help="Clients that must answer for a round to count.")] = 1,
-    deadline: Annotated[float, typer.Option("--deadline", help="Seconds that a client has for its turn.")] = 600.0,
-    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for clients.")] = 120.0,
+    ] = None,
+    port: Annotated[int | None, typer.Option("--port", help="The server's port.")] = None,
+    minimum: Annotated[int | None, typer.Option("--minimum", help="Clients that must answer in a round.")] = None,
+    deadline: Annotated[
+        float | None, typer.Option("--deadline", help="Seconds that a client has for its turn.")
+    ] = None,
+    wait: Annotated[float | None, typer.Option("--wait", help="Seconds to wait for clients.")] = None,
 ) -> None:
     """Make a federation's certificates, keys and configuration."""
     _need_flower()
     from protofed import deployment
 
-    made = deployment.Federation(folder.resolve(), clients, host, port, minimum, deadline, wait)
+    flags = {"host": host, "port": port, "minimum": minimum, "deadline": deadline, "wait": wait}
+    given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
+    made = deployment.Federation(folder.resolve(), clients, **given)
     deployment.init(made)
     print(f"{folder}: server at {made.address}, {clients} clients")
     print(f"give each client its folder, {folder}/clients/K, and nobody else: it holds the client's key")
@@ -107,11 +105,12 @@ def run_command(
     """Run an experiment with all clients."""
     _need_flower()
     from protofed import deployment
+    from protofed.results.folder import fresh_path
 
     federation = deployment.Federation.open(folder)
     experiment = Experiment.from_mapping({"clients": federation.clients, **read_yaml(config)})
     deployment.check(federation, experiment)
-    path = out or _fresh(federation.folder / "runs" / config.stem)
+    path = out or fresh_path(config.stem, federation.folder / "runs")
     path.parent.mkdir(parents=True, exist_ok=True)
     again = f"protofed deploy run {folder} {config} --out {path}"
     _follow(experiment, path, quiet, as_json, lambda each: deployment.play(federation, experiment, path, each), again)
@@ -191,12 +190,3 @@ def _follow(
         return Result.read(path)
 
     finish(run, shown, path, as_json, again)
-
-
-def _fresh(path: Path) -> Path:
-    """The path, numbered if it is taken."""
-    number, found = 1, path
-    while found.exists():
-        number += 1
-        found = path.with_name(f"{path.name}-{number}")
-    return found

@@ -11,20 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protofed.cli.common import Quiet, app, experiment_flags
+from protofed.cli.common import Quiet, experiment_flags, subcommands
 from protofed.errors import UserError, unknown
 from protofed.experiment import Experiment
 
 if TYPE_CHECKING:
     from protofed.encoder import Encoder
 
-group = typer.Typer(
-    name="encoder",
-    help="Frozen encoders, whose features stand for images.",
-    rich_markup_mode=None,
-    no_args_is_help=True,
-)
-app.add_typer(group)
+group = subcommands("encoder", "Frozen encoders, whose features stand for images.")
 
 FLAGS = (
     *("dataset", "data_dir", "train_size", "image_size", "normalise", "augment", "model", "epochs", "batch_size"),

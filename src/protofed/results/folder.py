@@ -79,10 +79,10 @@ def make_folder(path: Path, name: str, text: str) -> Path:
     return path
 
 
-def fresh_path(name: str) -> Path:
-    """runs/<name>, numbered if that is taken."""
-    path, number = Path("runs") / name, 1
+def fresh_path(name: str, folder: Path = Path("runs")) -> Path:
+    """A folder of this name, numbered if that is taken."""
+    path, number = folder / name, 1
     while path.exists():
         number += 1
-        path = Path("runs") / f"{name}-{number}"
+        path = folder / f"{name}-{number}"
     return path

@@ -194,6 +194,41 @@ def test_too_few_clients_end_a_run_which_can_go_on_later(tmp_path: Path) -> None
     assert stat.S_IMODE((tmp_path / "client-0" / "memory").stat().st_mode) == 0o700
 
 
+def test_a_round_that_fails_again_and_again_ends_the_run(tmp_path: Path) -> None:
+    def fail(answer: Message) -> list[Message]:
+        return [_error(answer) if answer.metadata.message_type == "train" else answer]
+
+    with pytest.raises(LostError, match="round 1 failed 3 times"):
+        serve(Loopback(in_simulation(4), fail), experiment("fedproto"), Settings(str(tmp_path / "run"), **QUICK))
+    assert not (tmp_path / "run/rounds.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"per_client": {"own/own/head": [101.0]}},
+        {"per_client": {"own/own/head": [50.0, 60.0]}},
+        {"per_client": {}},
+        {"diagnostic": ["<script>"]},
+        {"interval": {"a": 1.0}},
+        {"per_domain": {"global/domain/head": {"x": "high"}}},
+        {"tested": [0, 1, 2, 3]},
+    ],
+)
+def test_scores_that_are_none_are_left_out(lie: dict[str, Any], tmp_path: Path) -> None:
+    def changed(answer: Message) -> list[Message]:
+        if (answer.metadata.src_node_id, answer.metadata.message_type) == (100, "evaluate"):
+            facts = json.loads(str(answer.content.config_records["facts"]["json"]))
+            answer.content = pack(facts | lie)
+        return [answer]
+
+    asked = replace(experiment("fedproto"), rounds=1)
+    serve(Loopback(in_simulation(4), changed), asked, Settings(str(tmp_path / "run"), **QUICK))
+    (line,) = lines(tmp_path / "run")
+    assert line["tested"] == [1, 2, 3]
+    assert {len(values) for values in line["per_client"].values()} == {3}
+
+
 @pytest.mark.parametrize(
     ("says", "why"),
     [
@@ -235,7 +270,7 @@ def test_a_node_is_one_client_and_a_client_one_node(tmp_path: Path, caplog: pyte
     serve(Loopback(nodes), replace(experiment("fedproto"), rounds=1), settings)
     assert lines(tmp_path / "run")[0]["participants"] == [0, 1, 2]
     assert "node 104 is refused: client 2 is another node" in caplog.text
-    assert "node 105 left" in caplog.text or "node 105 is" in caplog.text
+    assert "node 105 is left out: error 102: UserError" in caplog.text
     assert "its key is not that of client 3" in caplog.text
 
 

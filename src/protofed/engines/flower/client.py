@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from protofed.data import Federation
 from protofed.engines.flower.memory import FolderMemory, Memory, StateMemory, recall, remember
 from protofed.engines.flower.wire import pack, size, unpack
-from protofed.errors import UserError
+from protofed.errors import UserError, unknown
 from protofed.experiment import Experiment, read_yaml
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Clock
@@ -52,7 +52,7 @@ class Owner:
         values = read_yaml(path)
         for name in values:
             if name not in cls.__dataclass_fields__:
-                raise UserError("client.yaml", name, f"it may say {', '.join(cls.__dataclass_fields__)}")
+                raise unknown("client.yaml", str(name), cls.__dataclass_fields__)
         lists = {name: tuple(values[name]) for name in ("methods", "send") if values.get(name) is not None}
         said = {"data": str(node["data"])} if "data" in node else {}
         return cls(**{"memory": str(path.parent / "memory"), **values, **lists, **said})

@@ -5,15 +5,14 @@ The model before the last round is kept too, so that a server that lost a round 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 import torch
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import RecordDict
 from safetensors.torch import save
-from torch import Tensor
 
+from protofed.engines.flower.wire import record
 from protofed.engines.group import Group
 from protofed.messages import tensors_in
 
@@ -54,8 +53,7 @@ class StateMemory:
 
     def write(self, number: int, data: bytes) -> None:
         """Keep the model after a round."""
-        array = Array("uint8", (len(data),), "safetensors", data)
-        self.state[f"{self.NAME}{number}"] = ArrayRecord({"safetensors": array})
+        self.state[f"{self.NAME}{number}"] = record(data)
 
     def forget(self, number: int) -> None:
         """Do not keep it any longer."""
@@ -104,8 +102,7 @@ def recall(memory: Memory, group: Group, before: int) -> None:
 
 def remember(memory: Memory, group: Group, number: int) -> None:
     """Keep the model that a client has after a round."""
-    own: Mapping[str, Tensor] = group.own.take([0])
-    state = {f"own/{name}": tensor[0].contiguous() for name, tensor in own.items()}
+    state = {f"own/{name}": tensor[0].contiguous() for name, tensor in group.own.take([0]).items()}
     memory.write(number, save(state | {"taken": group.taken[0].to(torch.int64)}))
     for other in memory.rounds():
         if not number - KEPT < other <= number:  # later ones are of rounds that the server has lost

@@ -35,7 +35,6 @@ def environment(home: Path) -> dict[str, str]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray on loopback
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
     return os.environ | quiet
 

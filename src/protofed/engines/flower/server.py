@@ -39,6 +39,8 @@ T = TypeVar("T")
 LOG = logging.getLogger("flwr")
 LARGEST = 2 * 10**9
 """Bytes of an answer."""
+TRIES = 3
+"""How often a round is played until it counts."""
 PAUSE = 1.0
 """Seconds between two looks for clients."""
 
@@ -146,9 +148,9 @@ class Remote(Sequential):
         self.clock = Clock(0, self.experiment.rounds)
 
     def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Upload, float]:
-        """Until the minimum of clients has answered."""
+        """Until the minimum of clients has answered, or they have failed too often."""
         self.exchanged, self.clock = (0, 0), clock
-        while True:
+        for _ in range(TRIES):
             there = self.clients.connected()
             answers = self._ask("train", [member for member in who if member in there], broadcast, self._read_upload)
             absent = dict.fromkeys((member for member in who if member not in there), "not connected")
@@ -160,6 +162,10 @@ class Remote(Sequential):
             LOG.warning("round %d is played again: %d of %d answered", clock.round + 1, len(answers.given), len(who))
             if len(self.clients.wait(self.settings.minimum, self.settings.wait)) < self.settings.minimum:
                 raise LostError(f"fewer than {self.settings.minimum} clients are left")
+        else:
+            raise LostError(
+                f"round {clock.round + 1} failed {TRIES} times: fewer than {self.settings.minimum} answered"
+            )
         members = sorted(answers.given)
         losses = [answers.given[member][1] for member in members]
         uploads = Upload.gather([answers.given[member][0] for member in members])
@@ -231,6 +237,7 @@ class Remote(Sequential):
             values += [value for some in found.per_domain.values() for value in some.values()]
             right = all(isinstance(value, float) and 0 <= value <= 100 for value in values)
             right &= all(len(some) == 1 for some in found.per_client.values()) and bool(values)
+            right &= set(found.diagnostic) <= found.per_client.keys() and (found.interval, found.tested) == ({}, None)
         except (KeyError, TypeError, AttributeError):
             right = False
         if not right:

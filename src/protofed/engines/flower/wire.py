@@ -20,9 +20,13 @@ LARGEST_FACTS = 1_000_000
 def pack(facts: Mapping[str, Any], message: Message | None = None) -> RecordDict:
     """One array for all tensors: Flower moves every array by itself, which takes longer than what is in it."""
     data = b"" if message is None else message.encode()
-    array = Array("uint8", (len(data),), "safetensors", data)
     told = ConfigRecord({"json": json.dumps({"protocol": PROTOCOL, **facts})})
-    return RecordDict({"message": ArrayRecord({"safetensors": array}), "facts": told})
+    return RecordDict({"message": record(data), "facts": told})
+
+
+def record(data: bytes) -> ArrayRecord:
+    """An encoded message, or model, as Flower moves and keeps it."""
+    return ArrayRecord({"safetensors": Array("uint8", (len(data),), "safetensors", data)})
 
 
 def unpack(content: RecordDict, largest: int) -> tuple[dict[str, Any], bytes]:
