@@ -15,9 +15,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 KEPT = 8
 
 
-def record(work: Callable[[], Any], device: torch.device, memory: Any = None) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """A graph that does `work` again when replayed, and what work returned: tensors that a replay fills anew."""
-    aside = stream(device)
+def record(
+    work: Callable[[], Any], device: torch.device, aside: torch.cuda.Stream | None = None, memory: Any = None
+) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """A graph that does `work` again when replayed, and what work returned: tensors that a replay fills anew.
+
+    What is recorded on one stream shares what libraries keep for it, so two such graphs may not be replayed at once.
+    """
+    aside = aside or stream(device)
     aside.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(aside):
         for _ in range(2):  # libraries set themselves up when they are first used

@@ -72,7 +72,8 @@ class Lane:
         self.engine, self.group, self.clients = engine, group, clients
         device = engine.device
         self.captures = engine.captures
-        self.stream = stream(device) if self.captures and not alone else None
+        self.stream = stream(device) if self.captures else None  # each has its own: libraries keep memory for each
+        self.alone = alone
         self.pool = pool() if self.captures else None
         self.module = group.module if alone else deepcopy(group.module)  # a call puts weights into it for a while
         self.rate = 0.0
@@ -98,11 +99,11 @@ class Lane:
 
     def running(self) -> AbstractContextManager[Any]:
         """Inside, work is queued beside that of other lanes."""
-        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+        return nullcontext() if self.alone or self.stream is None else torch.cuda.stream(self.stream)
 
     def wait(self) -> None:
         """What is queued next may use what was made outside."""
-        if self.stream is not None:
+        if self.stream is not None and not self.alone:
             self.stream.wait_stream(torch.cuda.current_stream(self.engine.device))
 
     def begin(self, rows: Sequence[int], start: State, turns: Turns, batches: Schedule) -> None:
@@ -183,7 +184,7 @@ class Lane:
 
     def end(self, weights: Mapping[str, Tensor], places: Tensor) -> Seen:
         """Put the clients' weights at their places among all of a round's, and say what was seen."""
-        if self.stream is not None:
+        if self.stream is not None and not self.alone:
             torch.cuda.current_stream(self.engine.device).wait_stream(self.stream)
         for name, value in self.final.items():
             weights[name][places] = value[: len(self.rows)]
@@ -286,7 +287,7 @@ class Lane:
             return
         self.now.zero_()
         try:
-            self.recordings[kind], _ = record(lambda: self._step(kind), self.engine.device, self.pool)
+            self.recordings[kind], _ = record(lambda: self._step(kind), self.engine.device, self.stream, self.pool)
         except RuntimeError as error:
             self.captures = False
             self.recordings.clear()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -88,14 +87,17 @@ class Stacked(Engine):
                 (lane, chunk, self.send(torch.tensor(chunk)))
                 for lane, chunk in zip(lanes, chunks[first:], strict=False)
             ]
+            given = []  # until the lanes have ended: a lane's stream may read it long after the host has passed here
             for lane, chunk, places in some:
                 own = {name: value[places] for name, value in start.items()}
                 mine = turns._replace(personal=turns.personal.rows(places))
+                given.append((own, mine))
                 lane.wait()
                 with lane.running():
                     lane.begin([rows[place] for place in chunk], own, mine, batches.of(chunk))
             self._train_lanes([lane for lane, _, _ in some])
             seen += [lane.end(weights, places) for lane, _, places in some]
+            del given
 
         back = self.send(torch.tensor(order).argsort())
         losses, taken = (_join(column)[back] for column in zip(*((s.losses, s.taken) for s in seen), strict=True))
@@ -127,7 +129,7 @@ class Stacked(Engine):
             for now in range(max(steps)):
                 for lane, length in zip(lanes, steps, strict=True):
                     if now < length:
-                        with lane.running() if len(lanes) > 1 else nullcontext():
+                        with lane.running():
                             lane.play(now)
             for lane in lanes:
                 with lane.running():
