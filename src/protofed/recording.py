@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from typing import Any, TypeVar, cast
 
 import torch
@@ -41,17 +41,20 @@ def record(
 
 
 class Recording:
-    """A function of tensors; called with tensors of the same shapes, it is replayed."""
+    """A function of tensors; called with tensors of the same shapes, it is replayed.
+
+    All recordings share the memory of what they make on the way, so they are replayed one after the other.
+    """
 
     def __init__(self, function: Callable[..., Any], inputs: tuple[Any, ...], device: torch.device) -> None:
         self.inputs = tree_map(torch.clone, inputs)
-        self.graph, self.made = record(lambda: function(*self.inputs), device)
+        self.graph, self.made = record(lambda: function(*self.inputs), device, memory=_common_pool())
 
     def __call__(self, *inputs: Any) -> Any:
-        """What the function returns, in tensors that the next call fills anew."""
+        """What the function returns."""
         torch._foreach_copy_(tree_leaves(self.inputs), tree_leaves(inputs))
         self.graph.replay()
-        return self.made
+        return tree_map(torch.clone, self.made)
 
 
 def replayed(function: F) -> F:
@@ -73,7 +76,7 @@ def replayed(function: F) -> F:
             return function(*tensors, **settings)
         recording = known[key] or Recording(partial(function, **settings), tensors, tensors[0].device)
         known[key] = recording
-        return tree_map(torch.clone, recording(*tensors))
+        return recording(*tensors)
 
     return cast(F, wrapper)
 
@@ -89,5 +92,8 @@ def stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def pool() -> Any:
-    """Memory that recordings share; no two of them may be replayed at once."""
+    """Memory that graphs share; no two of them may be replayed at once."""
     return torch.cuda.graph_pool_handle()
+
+
+_common_pool = cache(pool)

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, NamedTuple, cast
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.utils._pytree import tree_map
 
 from protofed.data.augmentation import augmented
 from protofed.data.federation import Federation
@@ -266,7 +265,7 @@ class Stacked(Engine):
                 self.captures = False
                 self.cannot_capture("evaluation", error)
                 return work(*inputs)
-        return tree_map(torch.clone, self._recorded[needed](*inputs))
+        return self._recorded[needed](*inputs)
 
 
 def _join(parts: Sequence[Tensor], fill: float = 0) -> Tensor:
