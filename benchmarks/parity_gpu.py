@@ -1,6 +1,7 @@
 """The fast path on a GPU against the sequential engine, in float64: every method, weights and accuracies.
 
     python -m benchmarks.parity_gpu [--out docs/results/parity_gpu.json]
+    python -m benchmarks.parity_gpu --width 1 --models resnet10 --methods fedavg    # several at a time: under load
 
 Each method plays some rounds of the digits with partial participation, clients of unequal size, two local epochs and
 two models: one with BatchNorm, one with dropout. Differences are the largest between any two numbers of the runs'
@@ -64,14 +65,16 @@ class Drop(nn.Module):
         return Output(features, self.head(self.dropout(features)), (block,))
 
 
-def play(
-    engine: Literal["sequential", "stacked"], method: str, model: type[nn.Module], width: int | None, device: str
-) -> Run:
+SMALL: dict[str, type[nn.Module]] = {"Norm": Norm, "Drop": Drop}
+
+
+def play(engine: Literal["sequential", "stacked"], method: str, model: str, width: int | None, device: str) -> Run:
     """Some rounds of one engine."""
     given: dict[str, Any] = {"lr": 0.05, "params": {}, **NEEDS.get(method, {})}
     experiment = Experiment(
         method=method,
         engine=engine,
+        model="mlp" if model in SMALL else model,
         width=width,
         device=device,
         precision="float64",
@@ -85,23 +88,23 @@ def play(
         seed=1,
         **given,
     )
-    run = Run(experiment, models=[model])
+    run = Run(experiment, models=[SMALL[model]] if model in SMALL else None)
     for _ in range(ROUNDS):
         run.play_round()
     return run
 
 
-def compare(method: str, model: type[nn.Module], width: int | None, device: str) -> dict[str, object]:
+def compare(method: str, model: str, width: int | None, device: str) -> dict[str, object]:
     """The largest difference between two engines' states, and whether every client's accuracies are the same."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        slow, fast = play("sequential", method, model, width, device), play("stacked", method, model, width, device)
+        slow, fast = play("sequential", method, model, None, device), play("stacked", method, model, width, device)
     states = slow.state(), fast.state()
     assert states[0].keys() == states[1].keys()
     errors = [float((states[0][name] - states[1][name]).abs().max()) for name in states[0] if states[0][name].numel()]
     same = all(one["per_client"] == other["per_client"] for one, other in zip(slow.history, fast.history, strict=True))
     captured = not any("captured" in str(warning.message) for warning in told)
-    return {"method": method, "model": model.__name__, "difference": max(errors), "same": same, "captured": captured}
+    return {"method": method, "model": model, "difference": max(errors), "same": same, "captured": captured}
 
 
 def main() -> None:
@@ -110,11 +113,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--models", default=",".join(SMALL), help="Norm, Drop, or any that `protofed models` lists")
     parser.add_argument("--width", type=int, default=None, help="clients in one step")
     given = parser.parse_args()
     rows = []
     for method in given.methods.split(","):
-        for model in (Norm, Drop):
+        for model in given.models.split(","):
             rows.append(compare(method, model, given.width, given.device))
             print(json.dumps(rows[-1]), flush=True)
     machine = torch.cuda.get_device_name() if given.device == "cuda" else "CPU"

@@ -100,7 +100,9 @@ def _gpu_table(workloads: dict[str, Any]) -> list[str]:
                 _time(least) if least else "",
                 f"{seconds / least:.1f}×" if least else "",
                 f"{100 * entry['busy']:.0f} %" if "busy" in entry else "",
-                f"{entry['memory'] / 1e6:,.0f} MB" if "memory" in entry else "",
+                f"{entry['memory'] / 1e6:,.0f} MB"
+                if entry.get("memory", 0) > 0
+                else "",  # below: something else was freed
             ]
             lines.append(f"| {' | '.join(cells)} |")
     return lines

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
-from benchmarks import measure, plain, report
+from benchmarks import measure, parity_gpu, plain, report
 from benchmarks.__main__ import main
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -193,3 +193,11 @@ def test_a_failing_workload_is_named_and_the_others_go_on(tmp_path: Path, monkey
     assert saved["workloads"]["fedproto-20"]["failed"] == "RuntimeError: out of luck"
     assert "contenders" in saved["workloads"]["mp-fedcl"]
     assert "out of luck" in (tmp_path / "performance.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [None, 1])
+def test_the_comparison_of_engines_runs_on_a_cpu_too(width: int | None) -> None:
+    found = parity_gpu.compare("fedavg", "Norm", width, "cpu")
+    assert found["same"]
+    assert found["captured"]
+    assert cast(float, found["difference"]) < 1e-9
