@@ -16,6 +16,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -46,9 +47,12 @@ from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment, read_yaml
 
 COMES_BACK = 120.0
-"""Seconds in which a client tries to connect: a server takes one that was killed for present for a minute."""
+"""Seconds in which a client tries to connect first: a server takes one that was killed for present for a minute."""
+LASTS = 20.0
+"""A connection that lasts so many seconds was one; from then on a client tries until it is told to end."""
 PAUSE = 5.0
 """Seconds between two attempts."""
+NODE = str(Path(follow.__file__).with_name("node.py"))
 
 CLIENT = """\
 # What this client is and allows. Its owner may change everything but the id.
@@ -246,25 +250,24 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
         raise UserError("--id", number, f"{place / 'client.yaml'} is of client {says.get('id')}")
     log = place / "supernode.log"
     config = f'client="{place / "client.yaml"}"' + (f' data="{data}"' if data else "")
-    command = [tool("flower-supernode"), "--root-certificates", str(place / "ca.crt")]
+    command = [sys.executable, "-P", NODE, "--root-certificates", str(place / "ca.crt")]
     command += ["--superlink", str(says["server"]), "--auth-supernode-private-key", str(place / "key")]
     command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", config]
     command += ["--ssl-ca-certfile", str(place / "ca.crt"), "--ssl-certfile", str(place / "local.pem")]
     command += ["--ssl-keyfile", str(place / "local.key")]
     ready()
     with _told_to_end() as told:
-        tried = time.monotonic()
+        first, welcome = time.monotonic(), False
         while True:
             began = time.monotonic()
             with running(command, place / "flower", log) as process:
                 try:
                     return _until(process, told, log)
                 except LostError as error:
-                    if began - tried > COMES_BACK:
+                    welcome = welcome or time.monotonic() - began > LASTS
+                    if not welcome and time.monotonic() - first > COMES_BACK:
                         raise
                     print(f"not connected: {error}; trying again", flush=True)
-            if time.monotonic() - began > COMES_BACK:
-                tried = time.monotonic()  # it was connected
             _pause(told, PAUSE)
             if told:
                 return 0

@@ -34,7 +34,7 @@ class Replay:
 def pretend(patch: pytest.MonkeyPatch) -> None:
     """Lanes that record, on a CPU: everything a GPU run does but the graphs themselves."""
 
-    def record(work: Callable[[], Any], *_: Any) -> tuple[Replay, Any]:
+    def record(work: Callable[[], Any], *rest: Any) -> tuple[Replay, Any]:  # noqa: ARG001
         Replay.made["recordings"] += 1
         for _ in range(2):
             work()

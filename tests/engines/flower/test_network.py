@@ -310,6 +310,8 @@ class Wire(threading.Thread):
         """Close everything, and let nothing through."""
         self.cut.set()
         for end in self.open:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
             end.close()
 
 
