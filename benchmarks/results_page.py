@@ -80,10 +80,22 @@ class Page:
 
     def why(self, name: str, *keys: str) -> str:
         """The mean and the spread of what an experiment gave, by the keys that lead to its list of values."""
+        found = self._found(name, keys)
+        return f"{statistics.fmean(found):.1f} ± {statistics.stdev(found):.1f}"
+
+    def each(self, name: str, *keys: str) -> str:
+        """The value of each seed of an experiment."""
+        return ", ".join(f"{value:.1f}" for value in self._found(name, keys))
+
+    def told(self, name: str, *keys: str) -> str:
+        """A text beside the values, such as the command."""
+        return str(self._found(name, keys))
+
+    def _found(self, name: str, keys: Iterable[str]) -> Any:
         found = json.loads((self.folder / f"{name}.json").read_text("utf-8"))
         for key in keys:
             found = found[key]
-        return f"{statistics.fmean(found):.1f} ± {statistics.stdev(found):.1f}"
+        return found
 
     def summary(self, tables: Mapping[str, Iterable[str]]) -> str:
         """A line a table: how many cells, how many within both spreads, and whether the order of methods holds."""

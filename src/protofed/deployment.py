@@ -35,8 +35,8 @@ from protofed.engines.flower import follow
 from protofed.engines.flower.app import write_app
 from protofed.engines.flower.processes import (
     CONNECTION,
+    commands,
     connect,
-    flwr,
     free_port,
     running,
     tool,
@@ -231,10 +231,13 @@ def _register(federation: Federation) -> None:
     """Make every client's key known, once; Flower says which node it is."""
     path = federation.server / "nodes.json"
     nodes: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    for number in range(federation.clients):
-        if str(number) not in nodes:
+    new = [number for number in range(federation.clients) if str(number) not in nodes]
+    if not new:
+        return
+    with commands(federation.home) as ask:
+        for number in new:
             key = str(federation.server / "keys" / f"{number}.pub")
-            said = flwr(federation.home, "supernode", "register", key, CONNECTION, "--name", f"client-{number}")
+            said = ask("supernode", "register", key, CONNECTION, "--name", f"client-{number}")
             nodes[str(number)] = str(said["node-id"])
             path.write_text(json.dumps(nodes, indent=1) + "\n", encoding="utf-8")
 
@@ -299,9 +302,10 @@ def status(federation: Federation) -> dict[str, Any]:
     """Who is there, and which runs there have been; an error where no server answers."""
     path = federation.server / "nodes.json"
     nodes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    found = flwr(federation.home, "supernode", "list", CONNECTION)["nodes"]
+    with commands(federation.home) as ask:
+        found = ask("supernode", "list", CONNECTION)["nodes"]
+        runs = ask("list", CONNECTION)["runs"]
     online = {str(node["node-id"]): str(node["status"]) for node in found}
-    runs = flwr(federation.home, "list", CONNECTION)["runs"]
     return {
         "address": federation.address,
         "clients": {int(client): online.get(node, "unknown") for client, node in nodes.items()},

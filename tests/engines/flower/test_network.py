@@ -108,6 +108,15 @@ LIES = {
     "garbage": "return wire.pack({'id': owner.id, 'loss': 1.0}, messages.Upload(weights={'x': torch.ones(9)}))",
     "nothing": "return RecordDict()",
     "dies": "os._exit(3)",
+    "speaks another protocol": "wire.PROTOCOL = 2; return wire.pack({'id': owner.id, 'loss': 1.0})",
+    "has another model": """told, data = wire.unpack(client.train(facts, data, owner, memory), 10**9)
+        ((name, found),) = messages.Upload.decode(data).prototypes.items()
+        return wire.pack(told, messages.Upload(prototypes={name: found._replace(vectors=found.vectors[..., :3])}))""",
+}
+REASONS = {
+    "raises": "ValueError",
+    "speaks another protocol": "it speaks protocol 2, not 1",
+    "has another model": "shape",
 }
 
 
@@ -143,6 +152,7 @@ if sys.argv[0].endswith("flwr-clientapp"):
         assert outcome.code == 0, outcome.err
     (line,) = lines(tmp_path / "run")
     assert list(line["left_out"]) == ["2"], line
+    assert REASONS.get(how, "") in line["left_out"]["2"]
     assert "patient" not in json.dumps(line) + (made.folder / "server/superlink.log").read_text()
 
 

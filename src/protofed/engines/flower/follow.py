@@ -8,37 +8,34 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from protofed.engines.flower.processes import CONNECTION, flwr
+from protofed.engines.flower.processes import CONNECTION, commands
 from protofed.errors import LostError
 
 LOOK = 0.5
 """Seconds between two looks at the run folder."""
-ASK = 3.0
+ASK = 1.0
 """Seconds between two questions to the SuperLink."""
 
 
 def play(home: Path, app: Path, out: Path, each: Callable[[dict[str, Any]], None], *options: str) -> None:
     """Play a run to its end; `each` sees the line of every new round. An interruption stops it there too."""
     seen = _rounds(out)
-    number = str(flwr(home, "run", str(app), CONNECTION, *options)["run-id"])
-    try:
-        status, asked = "", time.monotonic()
-        while not status.startswith("finished"):
-            time.sleep(LOOK)
-            seen = _show(out, seen, each)
-            if time.monotonic() - asked > ASK:
-                status, asked = _status(home, number), time.monotonic()
-        _show(out, seen, each)
-    except BaseException:
-        flwr(home, "stop", number, CONNECTION)
-        raise
+    with commands(home) as ask:
+        number = str(ask("run", str(app), CONNECTION, *options)["run-id"])
+        try:
+            status, asked = "", time.monotonic()
+            while not status.startswith("finished"):
+                time.sleep(LOOK)
+                seen = _show(out, seen, each)
+                if time.monotonic() - asked > ASK:
+                    (run,) = ask("list", "--run-id", number, CONNECTION)["runs"]
+                    status, asked = str(run["status"]), time.monotonic()
+            _show(out, seen, each)
+        except BaseException:
+            ask("stop", number, CONNECTION)
+            raise
     if status != "finished:completed":
         raise LostError(f"the run has {status.replace(':', ', ')}")
-
-
-def _status(home: Path, number: str) -> str:
-    (run,) = flwr(home, "list", "--run-id", number, CONNECTION)["runs"]
-    return str(run["status"])
 
 
 def _rounds(out: Path) -> int:

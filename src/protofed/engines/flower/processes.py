@@ -9,8 +9,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ GRACE = 10.0
 """Seconds that processes have to end by themselves."""
 CONNECTION = "protofed"
 """What our SuperLink is called in Flower's configuration."""
+Ask = Callable[..., dict[str, Any]]
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -73,7 +75,7 @@ def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subproces
             stop(process)
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[Any]) -> None:
     """End a process and all of its group."""
     for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
         with suppress(ProcessLookupError):
@@ -101,19 +103,48 @@ def until_listening(process: subprocess.Popen[bytes], host: str, port: int, log:
     raise LostError(f"{Path(str(process.args[0])).name} does not listen on {host}:{port}; see {log}")  # type: ignore[index]  # a list of words
 
 
-def flwr(home: Path, *words: str) -> dict[str, Any]:
-    """What one of Flower's commands says, as JSON."""
-    command = [tool("flwr"), *words, "--format", "json"]
-    done = subprocess.run(command, env=environment(home), capture_output=True, text=True, check=False)
-    start = done.stdout.find("{")
+@contextmanager
+def commands(home: Path) -> Iterator[Ask]:
+    """Flower's commands in one process of theirs: a call is one, and returns what it says as JSON."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", str(Path(__file__).with_name("commands.py"))],
+        env=environment(home),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # Ctrl-C is ours to pass on
+    )
+
+    numbers = count()
+
+    def ask(*words: str) -> dict[str, Any]:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        mine = next(numbers)
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps([mine, [*words, "--format", "json"]]) + "\n")
+            process.stdin.flush()
+        number, answer = None, {}
+        while number != mine:  # an interrupted question may have left its answer
+            line = process.stdout.readline()
+            if not line:
+                raise LostError(f"flwr {words[0]} ended without an answer")
+            number, answer = json.loads(line)
+        start = answer["out"].find("{")
+        try:
+            said: dict[str, Any] = json.loads(answer["out"][start:]) if start >= 0 else {}
+        except json.JSONDecodeError:
+            said = {}
+        if answer["code"] or not said.get("success"):
+            why = said.get("error-message") or answer["err"] or answer["out"]
+            raise LostError(f"flwr {words[0]} failed: {' '.join(why.split())[-300:]}")
+        return said
+
     try:
-        said: dict[str, Any] = json.loads(done.stdout[start:]) if start >= 0 else {}
-    except json.JSONDecodeError:
-        said = {}
-    if done.returncode or not said.get("success"):
-        why = said.get("error-message") or done.stderr or done.stdout
-        raise LostError(f"flwr {words[0]} failed: {' '.join(why.split())[-300:]}")
-    return said
+        yield ask
+    finally:
+        stop(process)
 
 
 def tool(name: str) -> str:
