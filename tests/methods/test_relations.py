@@ -363,7 +363,7 @@ VARIANTS: dict[str, Method] = {
     "fedsc U none": FedSC(U="none"),
     "fedsc unmerged": FedSC(neighbours=0),
     "fedsc uniform": FedSC(neighbours=0, weighting="uniform"),
-    "fedsc last-epoch": FedSC(collect="last-epoch"),
+    "fedsc eval-pass": FedSC(collect="eval-pass"),
     **{f"nearest by {likeness}": FedSC(neighbours=1, likeness=likeness) for likeness in LIKENESS},
     "fedsc without rpcl": FedSC(rpcl_weight=0.0),
     "fedsc without cpdr": FedSC(cpdr_weight=0.0),
@@ -426,7 +426,7 @@ EDGES: dict[str, tuple[Sequence[Part], dict[str, Any]]] = {
     "nobody has more": ([{0: 1}, {1: 1}], {}),
     "alone": ([{0: 9, 1: 10}], {}),
     "large batch": ([{0: 5, 1: 6}, {2: 7}], {"batch_size": 64}),
-    "batches of one": ([{0: 3, 1: 2}, {1: 4}], {"batch_size": 1, "epochs": 1}),
+    "batches of one": ([{0: 3, 1: 2}, {1: 4}], {"batch_size": 1, "epochs": 1, "lr": 0.001}),
     "one a round": ([{0: 1}, {0: 9, 1: 8}, {1: 4, 2: 9}], {"participation": 0.3, "rounds": 3, "seed": 4}),
 }
 
@@ -494,7 +494,7 @@ PARTS: tuple[Part, ...] = ({0: 9, 1: 8}, {0: 3, 2: 7, 1: 4}, {0: 2, 1: 2, 3: 8},
 
 def test_fedsc_is_a_plain_loop() -> None:
     clients = federation(PARTS, test=30)
-    run = start(FedSC(), clients=clients, participation=1.0, model=Norm, momentum=0.9, lr_decay=1.0)
+    run = start(FedSC(collect="eval-pass"), clients=clients, participation=1.0, model=Norm, momentum=0.9, lr_decay=1.0)
     hand = ByHand(run)
     related: list[slow.Vectors] = []
     target: slow.Vectors = {}
