@@ -28,6 +28,7 @@ class RunFolder:
         self.path = path
         self.rounds = path / "rounds.jsonl"
         self.result = path / "result.json"
+        self.look = path / "look.safetensors"
         self.checkpoint = Checkpoint(path / "checkpoint")
 
     @classmethod
@@ -50,6 +51,14 @@ class RunFolder:
         """Add a round as it happens."""
         with self.rounds.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+
+    def played(self) -> list[dict[str, Any]]:
+        """The rounds so far, of a run that may be going on; a line that is only partly there is left out."""
+        text = self.rounds.read_text(encoding="utf-8") if self.rounds.exists() else ""
+        try:
+            return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        except json.JSONDecodeError as error:
+            raise UserError("DIR", str(self.path), f"rounds.jsonl cannot be read: {error}") from None
 
     def read_rounds(self, upto: int) -> list[dict[str, Any]]:
         """The first rounds; later ones, and a line cut short by a crash, are dropped from the file."""

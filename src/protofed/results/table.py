@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from protofed.reproduction import Reproduction
     from protofed.results.result import Result
     from protofed.sweeps import Sweep
+    from protofed.theory import Report
 
 COLUMNS = (
     "own/own/head",
@@ -173,6 +175,41 @@ def profile_table(report: Mapping[str, Any]) -> Table:
     for name, found in report["sections"].items():
         first = warm_up["sections"][name]["per_round"]
         table.add_row(name, f"{1000 * found['per_round']:.1f}", f"{100 * found['share']:.1f} %", f"{1000 * first:.1f}")
+    return table
+
+
+def constants_table(report: Report) -> Table:
+    """What the papers' assumptions bound, as far as it was found."""
+    table = Table(title=f"{report.method} after round {report.round}: estimated constants", box=SIMPLE_HEAD)
+    for name in ("constant", "taken", "least of a client", "largest of a client"):
+        table.add_column(name, justify="left" if name == "constant" else "right")
+    found, clients = report.estimates, report.clients
+    rows = {
+        "L1, smoothness": (found.L1, [client.L1 for client in clients]),
+        "L2, Lipschitz constant of the encoder": (found.L2, [client.L2 for client in clients]),
+        "σ², variance of gradients": (found.variance, [client.variance for client in clients]),
+        "G, mean norm of gradients": (found.G, [client.G for client in clients]),
+        "‖∇L‖², squared norm of the gradient (mean)": (found.mean_gradient, [client.gradient for client in clients]),
+        "E, local steps in a round": (found.steps, [client.steps for client in clients]),
+    }
+    for name, (of_all, each) in rows.items():
+        table.add_row(name, *(f"{value:.4g}" for value in (of_all, min(each), max(each))))
+    return table
+
+
+def bounds_table(report: Report) -> Table:
+    """The conditions of the method's paper beside what was used."""
+    table = Table(
+        title="bounds that follow, from estimates",
+        caption="a learning rate below 0 does not exist; ∞: any lambda, or no number of rounds",
+        box=SIMPLE_HEAD,
+    )
+    for name in ("condition", "of", "bound", "used", "holds"):
+        table.add_column(name, justify="left" if name in ("condition", "of") else "right")
+    for bound in report.bounds:
+        limit = "∞" if math.isinf(bound.bound) else f"{bound.bound:.4g}"
+        cells = (f"{bound.relation} {limit}", f"{bound.used:.4g}", "yes" if bound.holds else "no")
+        table.add_row(bound.quantity, bound.equation, *cells)
     return table
 
 

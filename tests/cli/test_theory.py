@@ -1,0 +1,62 @@
+"""`protofed theory`: what the papers' conditions say of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.helpers import TINY, invoke, rounds_of, succeed
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run in it."""
+    folder = tmp_path_factory.mktemp("theory")
+    succeed(folder, "run", *TINY, "--out", "run", "--quiet")
+    return folder
+
+
+def test_bounds_stand_beside_what_was_used_and_nothing_is_written(place: Path) -> None:
+    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    out = succeed(place, "theory", "run").out
+    assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+    assert "estimated constants" in out
+    for equation in ("Eq. 16", "Eq. 17", "Eq. 18"):
+        assert equation in out
+    assert "the clients' mean loss fell in" in out
+    assert "momentum 0.5" in out
+
+
+def test_json_has_every_client(place: Path) -> None:
+    values = json.loads(succeed(place, "theory", "run", "--json").out)
+    losses = [line["loss"] for line in rounds_of(place / "run")]
+    assert values["estimates_only"] is True
+    assert [client["client"] for client in values["clients"]] == [0, 1, 2]
+    assert values["estimates"]["L1"] == max(client["L1"] for client in values["clients"])
+    assert [bound["used"] for bound in values["bounds"] if bound["quantity"] == "rounds"] == [3]
+    assert values["rose"] == [number + 1 for number in (1, 2) if losses[number] >= losses[number - 1]]
+    assert values["fell"] + len(values["rose"]) == 2
+
+
+def test_a_method_without_theory_has_constants_only(place: Path) -> None:
+    succeed(place, "run", *TINY, "--method", "fedrep", "--out", "fedrep", "--rounds", "1", "--quiet")
+    out = succeed(place, "theory", "fedrep").out
+    assert "note: no convergence bound is stated for fedrep as it was run" in out
+    assert "bounds that follow" not in out
+
+
+def test_a_folder_without_a_run_is_one_line(place: Path) -> None:
+    (place / "empty").mkdir()
+    outcome = invoke(place, "theory", "empty")
+    assert (outcome.code, len(outcome.err.splitlines())) == (2, 1)
+    assert "no config.yaml" in outcome.err
+
+
+def test_a_run_that_has_just_begun_has_no_checkpoint(place: Path) -> None:
+    (place / "begun").mkdir()
+    (place / "begun" / "config.yaml").write_bytes((place / "run" / "config.yaml").read_bytes())
+    outcome = invoke(place, "theory", "begun")
+    assert (outcome.code, len(outcome.err.splitlines())) == (2, 1)
+    assert "no checkpoint yet" in outcome.err
