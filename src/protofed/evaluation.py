@@ -114,11 +114,11 @@ class Evaluator:
         played: dict[str, list[Scores]] = {}
         ranks = self.engine.ranks
         for number, (group, pool) in enumerate(zip(self.engine.groups, self.pools, strict=True)):
-            sent = _sent(self.engine.method, group, broadcast)
+            sent = sent_to(self.engine.method, group, broadcast)
             mine = slice((ranks.number - number) % ranks.count, None, ranks.count)
             for rows in list(_parts(self.engine, group))[mine]:
                 view, members = pool.view(rows), group.members[rows.start : rows.stop]
-                models = _models(group, rows, sent)
+                models = models_of(group, rows, sent)
                 if self.episodes is not None:
                     model = "global" if "global" in models else "own"
                     scores = self._play(self.episodes, group, models[model]).expand(len(members), -1)
@@ -238,13 +238,13 @@ def _parts(engine: Engine, group: Group) -> Iterator[range]:
         yield range(begin, min(begin + step, len(group.members)))
 
 
-def _sent(method: Method, group: Group, broadcast: Broadcast) -> list[Broadcast]:
+def sent_to(method: Method, group: Group, broadcast: Broadcast) -> list[Broadcast]:
     """What the server sends: one message if all clients get the same, otherwise one for each."""
     sent = [method.send(broadcast, member) for member in group.members]
     return sent[:1] if all(message is sent[0] for message in sent) else sent
 
 
-def _models(group: Group, rows: range, sent: Sequence[Broadcast]) -> dict[str, State]:
+def models_of(group: Group, rows: range, sent: Sequence[Broadcast]) -> dict[str, State]:
     """The models of some clients to test; there is one of the server's if it sends a whole state."""
     models: dict[str, State] = {"own": group.own.take(rows)}
     mine = sent if len(sent) == 1 else sent[rows.start : rows.stop]

@@ -24,11 +24,13 @@ from protofed.engines.ranks import ALONE, Ranks
 from protofed.errors import UserError
 from protofed.evaluation import Evaluation, Evaluator
 from protofed.experiment import Experiment
+from protofed.look import look
 from protofed.messages import Broadcast
 from protofed.methods import build_method, parameters
 from protofed.methods.base import Clock, Method, PublicExchange
 from protofed.models import ModelSpec, parameter_count
 from protofed.profiling import profiled_round, section
+from protofed.prototypes.describe import counted, describe
 from protofed.randomness import generator, key
 from protofed.results.folder import RunFolder, write_atomically
 from protofed.results.progress import Progress
@@ -94,6 +96,8 @@ class Run:
             if folder is not None:
                 folder.checkpoint.wait()
                 if self.over():
+                    if self.engine.holds_data:
+                        look(self).write(folder.look)
                     write_atomically(folder.result, self.result(folder).to_json())
             if stop or interrupted():
                 raise Interrupted(f"stopped after round {len(self.history)} of {self.experiment.rounds}")
@@ -124,6 +128,8 @@ class Run:
             "bytes_up": sum(uploads.sizes()) + self.engine.exchanged[0],
             "bytes_down": sum(sizes[id(message)] for message in messages) + self.engine.exchanged[1],
             "scalars_up": uploads.scalars(),
+            "prototypes": describe(self.broadcast.prototypes, sent.prototypes),
+            "clusters": counted(uploads.prototypes),
             **_not_evaluated(),
         }
         if left_out:

@@ -43,6 +43,7 @@ class Engine(ABC):
     """Trains the clients of a round and runs models for evaluation."""
 
     name: ClassVar[str]
+    holds_data: ClassVar[bool] = True  # the clients' own; over a network it is theirs
     width: int | None = None  # clients in one batched step
     tested_at_once: ClassVar[int] = 100  # clients whose models are tested side by side, or fewer if those are large
     ranks: Ranks = ALONE  # the processes that clients are shared out among

@@ -141,6 +141,7 @@ class Remote(Sequential):
     """An engine that asks clients over the network; its groups only stand for them."""
 
     name: ClassVar[str] = "flower"
+    holds_data: ClassVar[bool] = False
 
     def __init__(self, here: Engine, clients: Clients, schema: Schema) -> None:
         super().__init__(here.experiment, here.method, here.federation, here.groups, here.device)

@@ -1,0 +1,40 @@
+"""Looking at results: the report."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from protofed.cli.common import app
+from protofed.errors import UserError
+
+
+@app.command("report")
+def report_command(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR…", help="Folders of runs, comparisons or reproductions.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The HTML file. [default: DIR/report.html]")
+    ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option("--figures", metavar="DIR", help="Also every figure as PNG and SVG, and tables as LaTeX."),
+    ] = None,
+) -> None:
+    """Write one HTML file about runs: tables, curves, clients, confusion, features and prototypes."""
+    from protofed.results.report import gather, write_report
+    from protofed.results.report.figures import write_figures
+
+    path = out or folders[0] / "report.html"
+    if not path.parent.is_dir() and out is not None:
+        raise UserError("--out", str(out), f"there is no folder {path.parent}")
+    data = gather(folders)
+    write_report(data, path)
+    print(path)
+    if figures is not None:
+        made = write_figures(data, figures)
+        print(f"{len(made)} figures and tables: {figures}", file=sys.stderr)
