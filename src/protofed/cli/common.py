@@ -54,6 +54,10 @@ Out = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Log = Annotated[
+    str | None,
+    typer.Option("--log", metavar="STR", help="Also log every round's numbers. One of tensorboard, wandb."),
+]
 Methods = Annotated[
     list[str] | None, typer.Option("--method", "--methods", metavar="STR", help="Methods, comma-separated; repeatable.")
 ]

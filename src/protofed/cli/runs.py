@@ -15,6 +15,7 @@ from protofed.cli.common import (
     Config,
     Jobs,
     Json,
+    Log,
     Methods,
     Out,
     Quiet,
@@ -50,19 +51,24 @@ def run_command(
         bool,
         typer.Option("--profile", help="Also write where the time goes: profile.json and, for Perfetto, trace.json."),
     ] = False,
+    log: Log = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Run one method."""
     from protofed.engines.ranks import join
     from protofed.profiling import Profile
+    from protofed.results import loggers
     from protofed.results.folder import RunFolder, fresh_path
     from protofed.results.progress import progress
     from protofed.results.table import console, profile_table
     from protofed.runner import Run
 
     experiment = experiment_from(read_yaml(config) if config else {}, flags, set_)
+    loggers.need(log)
     if experiment.engine == "flower-sim":
+        if log is not None:
+            raise UserError("--log", log, "not with --engine flower-sim")
         refuse_existing(out)
         path = out or fresh_path(f"{experiment.method}-{experiment.dataset}-seed{experiment.seed}")
         simulate_command(experiment, path, quiet, as_json)
@@ -78,7 +84,8 @@ def run_command(
         )
         measured = Profile(folder.path, run.device, experiment.rounds) if profile else None
         with measured or nullcontext():
-            finish(lambda: run.play(folder, shown), shown := progress(quiet), folder.path, as_json)
+            shown = loggers.logged(progress(quiet), log, folder.path, run.experiment)
+            finish(lambda: run.play(folder, shown), shown, folder.path, as_json)
         if measured is not None and not as_json:
             console().print(profile_table(measured.report()))
 
@@ -93,11 +100,13 @@ def compare_command(
     set_: Set = None,
     config: Config = None,
     out: Out = None,
+    log: Log = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Compare several methods over several seeds in one table."""
     from protofed import comparison
+    from protofed.results import loggers
     from protofed.results.folder import fresh_path
     from protofed.results.progress import progress
     from protofed.runner import Run
@@ -109,12 +118,13 @@ def compare_command(
     processes = whole("--jobs", jobs, processes)
     experiment = comparison.share_cores(experiment_from(base, flags, set_), len(names) * number, processes)
     runs = comparison.plan(names, number, experiment)
+    loggers.need(log)
     refuse_existing(out)
     for first in runs[::number]:
         Run(first)  # wrong input must not leave a folder behind
     path = out or fresh_path(f"compare-{experiment.dataset}")
     folder = comparison.create_folder(path, names, number, processes, experiment)
-    shown = progress(quiet, len(runs))
+    shown = loggers.logged(progress(quiet, len(runs)), log, folder, experiment)
     finish(lambda: comparison.compare(runs, folder, shown, processes), shown, folder, as_json)
 
 

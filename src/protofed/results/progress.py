@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
+    from protofed.experiment import Experiment
     from protofed.results.result import Result
     from protofed.runner import Run
 
@@ -33,6 +34,7 @@ class Standing:
     score: str = ""
     seconds_left: float = 0.0
     setting: str = ""  # what is varied, in a sweep
+    numbers: Mapping[str, float] = field(default_factory=dict)  # of the round that is just over, for a log
 
     @classmethod
     def of(cls, run: Run, line: dict[str, Any] | None = None) -> Standing:
@@ -41,7 +43,9 @@ class Standing:
         standing = cls(run.method.name, run.experiment.seed, run.experiment.rounds, len(run.history), engine)
         if line is None:
             return standing
-        return replace(standing, loss=line["loss"], score=_score(run, line), seconds_left=_seconds_left(run))
+        left = seconds_left(run.history, run.experiment)
+        numbers = {name: line[name] for name in ("loss", "seconds", "bytes_up", "bytes_down")} | line["accuracy"]
+        return replace(standing, loss=line["loss"], score=_score(run, line), seconds_left=left, numbers=numbers)
 
     @property
     def label(self) -> str:
@@ -191,8 +195,8 @@ def _score(run: Run, line: dict[str, Any]) -> str:
     return f"{name} {accuracy[name]:.1f} %" if accuracy else ""
 
 
-def _seconds_left(run: Run) -> float:
-    done = [float(line["seconds"]) for line in run.history]
-    left = sum(done) / len(done) * (run.experiment.rounds - len(done))
-    budget = run.experiment.time_budget
-    return left if budget is None else min(left, budget - sum(done))
+def seconds_left(history: Sequence[Mapping[str, Any]], experiment: Experiment) -> float:
+    """How long the remaining rounds may take, after those that rounds.jsonl has so far."""
+    done = [float(line["seconds"]) for line in history]
+    left = sum(done) / len(done) * (experiment.rounds - len(done))
+    return left if experiment.time_budget is None else min(left, experiment.time_budget - sum(done))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -184,7 +184,7 @@ def constants_table(report: Report) -> Table:
     for name in ("constant", "taken", "least of a client", "largest of a client"):
         table.add_column(name, justify="left" if name == "constant" else "right")
     found, clients = report.estimates, report.clients
-    rows = {
+    rows: dict[str, tuple[float, Sequence[float]]] = {
         "L1, smoothness": (found.L1, [client.L1 for client in clients]),
         "L2, Lipschitz constant of the encoder": (found.L2, [client.L2 for client in clients]),
         "σ², variance of gradients": (found.variance, [client.variance for client in clients]),
