@@ -114,7 +114,7 @@ def test_features_are_computed_once(encoder: Encoder, cache: Path, monkeypatch: 
     other = encoder.features(images.flip(0))
     assert len(list(cache.iterdir())) == 2
     with monkeypatch.context() as patch:
-        patch.setattr(Encoder, "_computed", lambda *_: pytest.fail("it was there already"))
+        patch.setattr(Encoder, "computed", lambda *_: pytest.fail("it was there already"))
         assert torch.equal(encoder.features(images), first)
         assert torch.equal(encoder.features(images.flip(0)), other)
     changed = {name: value + 1 for name, value in encoder.state.items()}

@@ -153,14 +153,15 @@ class Encoder:
             found = load_file(file)["features"]
             if found.shape == (len(images), self.card.feature_size, 1, 1):
                 return found
-        made = self._computed(images)
+        made = self.computed(images)
         with suppress(OSError, SafetensorError):  # a full or read-only disk costs time, not the run
             file.parent.mkdir(parents=True, exist_ok=True)
             write_whole(file, lambda draft: save_file({"features": made}, draft))
         return made
 
     @torch.no_grad()
-    def _computed(self, images: Tensor) -> Tensor:
+    def computed(self, images: Tensor) -> Tensor:
+        """The same without the disk."""
         mean, std = (torch.tensor(part, device=self.device).view(-1, 1, 1) for part in (self.card.mean, self.card.std))
         at_once = max(1, BYTES // bytes_per_image(self.module, torch.zeros(self.card.shape, device=self.device)))
         chunks = []

@@ -41,6 +41,14 @@ def npz(paths: Sequence[Path], _: int | None) -> Dataset:
     return Dataset.of(path.stem, train, test, classes, names if "domains" in arrays else ())
 
 
+def npz_images(path: Path) -> Tensor:
+    """The array `images` of a file, as uint8 [n, c, h, w]."""
+    arrays = _arrays(path)
+    if "images" not in arrays:
+        raise UserError(str(path), sorted(arrays), "it needs an array `images`")
+    return _images(path, arrays["images"])
+
+
 def _arrays(path: Path) -> dict[str, Any]:
     """The arrays that have a meaning here; numpy reads no objects."""
     try:

@@ -69,17 +69,21 @@ class Tree:
 
     def picture(self, name: str, side: int) -> Tensor:
         """A picture as uint8 [3, side, side]; one of another shape is squeezed into the square."""
-        import numpy as np
-        from PIL import Image
+        return decode(self.read(name), side, f"{self.path}/{name}")
 
-        content = self.read(name)
-        try:
-            with Image.open(BytesIO(content)) as image:
-                if image.width * image.height > LARGEST:
-                    raise ValueError(f"{image.width} x {image.height} pixels are too many")
-                colours = image.convert("RGB")
-                if colours.size != (side, side):
-                    colours = colours.resize((side, side), Image.Resampling.BILINEAR)
-                return torch.from_numpy(np.array(colours)).permute(2, 0, 1)
-        except Exception as error:  # what Pillow raises on a broken file is whatever its decoder stumbles over
-            raise damaged(f"{self.path}/{name}", error) from None
+
+def decode(content: bytes, side: int, name: str) -> Tensor:
+    """The picture in a file of this name as uint8 [3, side, side]."""
+    import numpy as np
+    from PIL import Image
+
+    try:
+        with Image.open(BytesIO(content)) as image:
+            if image.width * image.height > LARGEST:
+                raise ValueError(f"{image.width} x {image.height} pixels are too many")
+            colours = image.convert("RGB")
+            if colours.size != (side, side):
+                colours = colours.resize((side, side), Image.Resampling.BILINEAR)
+            return torch.from_numpy(np.array(colours)).permute(2, 0, 1)
+    except Exception as error:  # what Pillow raises on a broken file is whatever its decoder stumbles over
+        raise damaged(name, error) from None

@@ -1,0 +1,242 @@
+"""Using what came out: export, predict, onboard, add-class."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from protofed.cli.common import Json, app, refuse_existing
+from protofed.errors import UserError
+
+if TYPE_CHECKING:
+    from protofed.use.card import Rule
+    from protofed.use.onboard import Start
+    from protofed.use.predictor import Predictions
+
+ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A folder that `protofed export` has made.")]
+OwnModel = Annotated[
+    str | None,
+    typer.Option("--model", metavar="FILE:NAME", help="Your own model, if it is one: its code is not exported."),
+]
+NewModel = Annotated[Path, typer.Option("--out", metavar="MODEL", help="New folder for the model.")]
+
+
+@app.command("export")
+def export_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, complete or not.")],
+    out: NewModel,
+    client: Annotated[
+        int | None,
+        typer.Option(
+            "--client", help="Whose own model. [default: the averaged one or, if there is none, the largest client's]"
+        ),
+    ] = None,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx; needs protofed[onnx].")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a model of a run: weights, prototypes and a card, usable without the run."""
+    from protofed.results.folder import RunFolder
+    from protofed.use.export import export
+
+    refuse_existing(out)
+    made = export(RunFolder.open(folder), client)
+    made.write(out, onnx)
+    card = made.predictor.card
+    if as_json:
+        print(card.to_json(), end="")
+        return
+    rounds = card.rounds
+    print(f"model: {card.model}, {card.whose}")
+    print(f"prototypes: {card.prototypes['number']}, {card.prototypes['source']}")
+    print(
+        f"rounds: {rounds['played']} of {rounds['planned']}" + ("" if rounds["complete"] else ", the run was cut off")
+    )
+    for rule in ("nearest", "head"):
+        if rule in card.held_out:
+            print(f"{rule}: {card.held_out[rule]:.2f} % of {card.held_out['images']} test images")
+    print(f"exported: {out}")
+
+
+@app.command("predict")
+def predict_command(
+    model: ModelFolder,
+    images: Annotated[
+        list[Path], typer.Argument(metavar="IMAGE…|FOLDER|FILE.npz", help="Pictures; an .npz has the key images.")
+    ],
+    rule: Annotated[str, typer.Option("--rule", help="nearest (prototype) or head (classifier).")] = "nearest",
+    top: Annotated[int, typer.Option("--top", help="How many classes to name.")] = 3,
+    reject: Annotated[
+        float | None,
+        typer.Option(
+            "--reject", metavar="PART", help="Refuse what is farther off than all but this part of known images."
+        ),
+    ] = None,
+    own_model: OwnModel = None,
+    as_json: Json = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
+) -> None:
+    """Say which class images are of, how far off, and whose prototype won."""
+    from protofed.use.images import read
+    from protofed.use.predictor import load
+
+    if as_json and as_csv:
+        raise UserError("--csv", True, "choose it or --json")
+    predictor = load(model, own_model)
+    names, seen = read(images, predictor.card.shape)
+    found = predictor.predict(seen, cast("Rule", rule), top, reject)
+    rows = [{"image": name, **row} for name, row in zip(names, found.rows(), strict=True)]
+    if as_json:
+        rates = {} if found.rates is None else {"reject": found.rates}
+        print(json.dumps({"predictions": rows, **rates}))
+    elif as_csv:
+        _csv(rows)
+    else:
+        _table(rows)
+    if found.rates is not None and not as_json:
+        print(_rates(found), file=sys.stderr if as_csv else sys.stdout)
+
+
+@app.command("onboard")
+def onboard_command(
+    model: ModelFolder,
+    data: Annotated[
+        Path, typer.Option("--data", metavar="PATH", help="The client's data: a folder of class/picture, or an .npz.")
+    ],
+    epochs: Annotated[int, typer.Option("--epochs", help="Epochs of its training.")] = 2,
+    shots: Annotated[
+        int | None, typer.Option("--shots", help="Training samples of each class. [default: all that there are]")
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--start",
+            help="pretrained (the model's weights), own (as many epochs alone before) or random. "
+            "[default: pretrained or, with another --model, random]",
+        ),
+    ] = None,
+    architecture: Annotated[
+        str | None,
+        typer.Option("--model", metavar="STR", help="Its architecture, as in `protofed run`. [default: the model's]"),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of shots, weights and batches.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="MODEL", help="New folder for the client's model.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Let a new client join: it takes the prototypes of its classes and trains only itself."""
+    from protofed.use.onboard import onboard
+    from protofed.use.predictor import load
+
+    refuse_existing(out)
+    made, found = onboard(
+        load(model, architecture), data, epochs, shots, cast("Start | None", start), architecture, seed
+    )
+    if out is not None:
+        made.write(out)
+    if as_json:
+        print(found.to_json(), end="")
+        return
+    from rich.table import Table
+
+    from protofed.results.table import console
+
+    print(
+        f"{found.model}, start {found.start}: {found.samples} samples of {len(found.classes)} classes, "
+        f"{found.epochs} epochs, {found.prototypes} prototypes, {found.bytes_down:,} bytes down"
+    )
+    table = Table()
+    for name in ("rule", "before", "after", "alone"):
+        table.add_column(name, justify="left" if name == "rule" else "right")
+    for rule in found.after:
+        table.add_row(rule, *(f"{part[rule]:.2f}" for part in (found.before, found.after, found.alone)))
+    console().print(table)
+    print(f"accuracy in % of {found.test_samples} test images of these classes; alone: from random weights")
+
+
+@app.command("add-class")
+def add_class_command(
+    model: ModelFolder,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the class is called.")],
+    data: Annotated[
+        Path, typer.Option("--data", metavar="PATH", help="Examples: a picture, a folder of them, or an .npz.")
+    ],
+    out: NewModel,
+    own_model: OwnModel = None,
+    as_json: Json = False,
+) -> None:
+    """Add a class from a few examples, without training, and say what it does to the others."""
+    from protofed.use.add_class import add_class, read_held_out
+    from protofed.use.images import read
+    from protofed.use.predictor import load
+
+    refuse_existing(out)
+    predictor = load(model, own_model)
+    _, images = read([data], predictor.card.shape)
+    held_out = read_held_out(model, predictor.card.feature_size)
+    changed, effect = add_class(predictor, name, images, held_out)
+    changed.write(out, held_out)
+    if as_json:
+        print(json.dumps(changed.card.added[-1]))
+        return
+    print(f"{name}: {effect.examples} examples" + _also(", {:.1f} % recognised when left out", effect.recognised))
+    if effect.before is None:
+        print("the effect on the old classes was not measured: there are no held-out images")
+    else:
+        print(
+            f"old classes, {effect.held_out} held-out images: {effect.before:.2f} % before, "
+            f"{effect.after:.2f} % after; {effect.taken:.2f} % are taken for {name}"
+        )
+    print(f"model: {out}")
+
+
+def _also(text: str, value: float | None) -> str:
+    return "" if value is None else text.format(value)
+
+
+def _whose(row: dict[str, Any]) -> str:
+    """Which prototype won."""
+    if row["cluster"] is None:
+        return "head"
+    cluster = f"cluster {row['cluster']}, {row['count']:.0f} samples"
+    return cluster if row["client"] is None else f"client {row['client']}, {cluster}"
+
+
+def _table(rows: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    from protofed.results.table import console
+
+    table = Table()
+    for name in ("image", "class", "distance", "margin", "won by", "then"):
+        table.add_column(name, justify="right" if name in ("distance", "margin") else "left", overflow="fold")
+    for row in rows:
+        others = row["top"] if row["refused"] else row["top"][1:]
+        then = ", ".join(f"{one['class']} {one['distance']:.3f}" for one in others)
+        margin = _also("{:.3f}", row["margin"])
+        answer = "unknown" if row["refused"] else row["class"]
+        table.add_row(row["image"], answer, f"{row['distance']:.3f}", margin, _whose(row), then)
+    console().print(table)
+
+
+def _csv(rows: list[dict[str, Any]]) -> None:
+    """A line an image; the further classes are class_2, distance_2 and so on."""
+    flat = []
+    for row in rows:
+        further = enumerate(row.pop("top")[1:], 2)
+        flat.append(row | {f"{name}_{place}": one[name] for place, one in further for name in ("class", "distance")})
+    writer = csv.DictWriter(sys.stdout, list(flat[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+
+
+def _rates(found: Predictions) -> str:
+    rates = found.rates or {}
+    text = f"refused: {int(found.refused.sum())} of {len(found)}, farther than {rates['threshold']:.4g}"
+    text += f"; of held-out images of known classes {100 * rates['known']:.1f} %"
+    return text + _also(", of unknown classes {:.1f} %", 100 * rates["unknown"] if "unknown" in rates else None)
