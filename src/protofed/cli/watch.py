@@ -1,0 +1,52 @@
+"""A look at runs in progress."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from protofed.cli.common import app, whole
+from protofed.errors import UserError
+
+SECONDS = 1.0
+"""Between two looks at the files."""
+
+
+@app.command("watch")
+def watch_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a comparison.")],
+    once: Annotated[bool, typer.Option("--once", help="Show how it is now, and end.")] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="On a web page for this machine, until Ctrl-C.")] = False,
+    port: Annotated[
+        str | None, typer.Option("--port", metavar="INT", help="Of the page. [default: a free one]")
+    ] = None,
+) -> None:
+    """Show a run or a comparison in progress, until it has ended."""
+    from rich.live import Live
+
+    from protofed.results import watch
+    from protofed.results.table import console
+
+    if once and serve:
+        raise UserError("--once", once, "a page is for watching: not with --serve")
+    if port is not None and not serve:
+        raise UserError("--port", port, "it is of the page that --serve makes")
+    view = watch.look(folder)
+    if once:
+        console().print(watch.table(view))
+        return
+    with suppress(KeyboardInterrupt):
+        if serve:
+            with watch.server(folder, whole("--port", port, 0)) as page:
+                print(f"http://{watch.HERE}:{page.server_address[1]}/", flush=True)
+                page.serve_forever()
+            return
+        with Live(watch.table(view), console=console(), auto_refresh=False) as live:
+            while not view.ended:
+                time.sleep(SECONDS)
+                view = watch.look(folder)
+                live.update(watch.table(view), refresh=True)
