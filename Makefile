@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find src -name '*.py' -o -name 'py.typed') pyproject.toml README.md LICENSE
 
-.PHONY: demo test test-slow test-network lint types unit wheel bench results-page clean
+.PHONY: demo test test-slow test-network test-browser lint types unit wheel bench results-page clean
 
 demo: .venv/.installed
 	$(BIN)/protofed compare --method local,fedavg,fedproto,sp-fedcl,mp-fedcl --dataset digits --split dirichlet \
@@ -32,6 +32,11 @@ test-slow: .venv/.tests-installed
 test-network: .venv/.tests-installed
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,simulation]'
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m network --durations=0
+
+# Needs Chromium and its driver: apt-get install chromium chromium-driver
+test-browser: .venv/.tests-installed
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[browser]'
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m browser
 
 # The wheel, installed with its dependencies into an environment that has nothing else.
 wheel: build/wheel-env/.installed

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 CLIENTS = 50
 """So many clients at most are looked at."""
-POINTS = 500
+POINTS = 300
 """So many test images at most are shown, by their features."""
 IMAGES = 200
 """So many test images at most are asked of each client's model for the confusion matrix."""
-PROTOTYPES = 300
+PROTOTYPES = 100
 """So many prototypes of a set at most are shown."""
 
 

@@ -212,6 +212,11 @@ def finish(
     finally:
         shown.end()
     show(outcome, folder, as_json)
+    if (folder / "compare.yaml").is_file() or (folder / "reproduce.yaml").is_file():
+        from protofed.results.report import gather, write_report
+
+        write_report(gather([folder]), folder / "report.html")
+        print(f"report: {folder / 'report.html'}", file=sys.stderr)
 
 
 def show(outcome: Result | Comparison | Sweep | Choice | Reproduction, folder: Path, as_json: bool) -> None:

@@ -189,7 +189,7 @@
   const prototypes = () => {
     const name = chosen("#prototypes"), run = (data.lines[name] || []).find((one) => Object.keys(one.prototypes).length);
     const into = $("#prototypes .figures");
-    if (!run) { into.replaceChildren(make("p", { class: "note" }, "This method sends no prototypes.")); return; }
+    if (!run) { into.replaceChildren(make("p", { class: "note" }, "No prototypes were sent.")); return; }
     const sets = Object.entries(run.prototypes);
     const series = (what) => sets.filter(([, one]) => one[what]).map(([set, one], n) => ({ name: set, n, points: one[what].map((value, at) => [run.rounds[at], Array.isArray(value) ? mean(value) : value]).filter((point) => point[1] !== null) })).filter((one) => one.points.length);
     const figures = [["each", "prototypes a class"], ["mean", "prototypes that a client sends"], ["drift", "distance that class means move in a round"], ["padded", "share of a full grid that is padding"]];
@@ -215,7 +215,7 @@
   };
 
   const all = () => { table(); curves(); clients(); };
-  for (const select of document.querySelectorAll("select.line")) select.append(...(select.closest("#prototypes") ? lines : looks).map((name) => make("option", {}, name)));
+  for (const select of document.querySelectorAll("select.line")) select.append(...(select.closest("#prototypes") ? lines.filter((name) => data.lines[name].some((run) => Object.keys(run.prototypes).length)) : looks).map((name) => make("option", {}, name)));
   $("#score").addEventListener("change", (event) => { score = event.target.value; all(); });
   $("#over").addEventListener("change", curves);
   $("#target").addEventListener("input", curves);

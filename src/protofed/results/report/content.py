@@ -46,9 +46,16 @@ def _run_folders(folder: Path) -> Iterator[Path]:
         raise UserError("DIR", str(folder), "there is no such folder")
     found = [folder] if (folder / "config.yaml").is_file() else sorted(p.parent for p in folder.rglob("config.yaml"))
     found = [path for path in found if (path / "rounds.jsonl").is_file()]
+    if (folder / "compare.yaml").is_file():  # methods in the order they were asked for
+        methods = [str(name) for name in read_yaml(folder / "compare.yaml").get("methods", [])]
+        found.sort(key=lambda path: _place(str(read_yaml(path / "config.yaml").get("method")), methods))
     if not found:
         raise UserError("DIR", str(folder), "it holds no run with a complete round")
     yield from found
+
+
+def _place(name: str, names: Sequence[str]) -> int:
+    return names.index(name) if name in names else len(names)
 
 
 def _run(path: Path, name: Path) -> dict[str, Any]:
@@ -143,13 +150,15 @@ def plane(seen: Look) -> list[list[float]]:
     """Features and prototypes together in the plane, by t-SNE."""
     import numpy as np
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     every = np.concatenate([seen.features.numpy(), seen.prototypes.numpy()])
     if len(every) < 5:
         return [[float(place), 0.0] for place in range(len(every))]
     perplexity = min(30.0, (len(every) - 1) / 3)
     start = "pca" if min(every.shape) > 1 else "random"
-    placed = TSNE(perplexity=perplexity, init=start, max_iter=500, random_state=0, n_jobs=1).fit_transform(every)
+    with threadpool_limits(1):  # two threads that wait for each other take longer than one
+        placed = TSNE(perplexity=perplexity, init=start, max_iter=300, random_state=0).fit_transform(every)
     return [[float(x), float(y)] for x, y in placed]
 
 
