@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from protofed.cli import runs, theory, sweep, reproduce, lists, encoder, deploy  # isort: skip  (the order of the commands in --help)
+from protofed.cli import runs, watch, report, theory, sweep, reproduce, lists, encoder, use, deploy  # isort: skip  (the order of the commands in --help)
 from protofed.cli.common import app, speaks
 from protofed.errors import DivergedError, LostError, UserError
 
-__all__ = ["app", "deploy", "encoder", "lists", "main", "reproduce", "runs", "sweep", "theory"]
+__all__ = ["app", "deploy", "encoder", "lists", "main", "report", "reproduce", "runs", "sweep", "theory", "use", "watch"]
 
 
 def main() -> None:
