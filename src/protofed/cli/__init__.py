@@ -8,7 +8,20 @@ from protofed.cli import runs, watch, report, theory, sweep, reproduce, lists, e
 from protofed.cli.common import app, speaks
 from protofed.errors import DivergedError, LostError, UserError
 
-__all__ = ["app", "deploy", "encoder", "lists", "main", "report", "reproduce", "runs", "sweep", "theory", "use", "watch"]
+__all__ = [
+    "app",
+    "deploy",
+    "encoder",
+    "lists",
+    "main",
+    "report",
+    "reproduce",
+    "runs",
+    "sweep",
+    "theory",
+    "use",
+    "watch",
+]
 
 
 def main() -> None:
