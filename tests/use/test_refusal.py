@@ -11,18 +11,34 @@ from protofed.use.refusal import at, calibrate
 
 @pytest.mark.parametrize("number", [2, 3, 7, 50, 201])
 def test_at_most_the_part_is_refused(number: int) -> None:
-    known = torch.rand(number, generator=torch.Generator().manual_seed(number))
+    known = torch.rand(number, generator=torch.Generator().manual_seed(number)).double()
     table = calibrate(known, torch.empty(0))
     assert "unknown" not in table
     for percent in range(101):
         row = at(table, percent / 100)
-        half = known[::2].double()
-        assert float((half > row["threshold"]).double().mean()) <= percent / 100 + 1e-9
-        assert row["known"] == pytest.approx(float((known[1::2].double() > row["threshold"]).double().mean()))
+        assert float((known > row["threshold"]).double().mean()) <= percent / 100 + 1e-9
         if percent:
             assert row["threshold"] <= at(table, (percent - 1) / 100)["threshold"]
-    assert at(table, 0)["threshold"] == float(known[::2].max())
+    assert at(table, 0)["threshold"] == float(known.max())
     assert at(table, 1)["known"] == 1
+
+
+def test_the_rate_is_of_images_that_did_not_set_the_threshold() -> None:
+    """Of 1 to 4 in each half, at 40 %, the third of (4 + 1) · 0.6 is the limit: one of the same half exceeds it."""
+    table = calibrate(torch.tensor([1.0, 11, 2, 12, 3, 13, 4, 14]), torch.tensor([9.0, 15]))
+    row = at(table, 0.4)
+    assert row["known"] == (0.25 * 0 + 1.0) / 2  # the near half under the far one's limit, and the other way round
+    assert row["threshold"] == 12
+    assert row["unknown"] == 0.5
+
+
+def test_further_images_are_refused_as_often_as_said() -> None:
+    draws = torch.Generator().manual_seed(0)
+    rates = []
+    for _ in range(300):
+        threshold = at(calibrate(torch.rand(19, generator=draws), torch.empty(0)), 0.1)["threshold"]
+        rates.append(1 - threshold)  # of numbers from 0 to 1
+    assert sum(rates) / len(rates) == pytest.approx(0.1, abs=0.01)
 
 
 def test_far_images_are_refused() -> None:

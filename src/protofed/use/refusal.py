@@ -1,9 +1,9 @@
 """When an image is refused: it is farther from what is known than nearly all held-out images of known classes are.
 
 How far an image is, by `nearest`, is its distance to the nearest prototype, and by `head` 1 − the probability of the
-best class. For each percentage p from 0 to 100, `threshold` is exceeded by at most p % of one half of the held-out
-images of known classes; `known` and `unknown` are the parts of the other half, and of images of unknown classes, that
-are refused.
+best class. For each percentage p from 0 to 100, `threshold` is exceeded by at most p % of the held-out images of known
+classes. `known` is the part of them that is refused when one half sets the threshold for the other; `unknown` is the
+refused part of images of unknown classes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,24 @@ PERCENTAGES = 101
 
 def calibrate(known: Tensor, unknown: Tensor) -> dict[str, list[float]]:
     """The table of one rule, from how far held-out images of known and unknown classes are; none without the former."""
-    halves = known[::2].double().sort().values, known[1::2].double()
-    if not len(halves[1]):
+    if len(known) < 2:
         return {}
-    part = torch.arange(PERCENTAGES).double() / (PERCENTAGES - 1)
-    place = len(halves[0]) - 1 - (part * len(halves[0]) + 1e-9).floor().long()
-    threshold = torch.where(place >= 0, halves[0][place.clamp(min=0)], halves[0].new_tensor(-1.0))
-    table = {"threshold": threshold, "known": _refused(halves[1], threshold)}
+    known, unknown = known.double(), unknown.double()
+    threshold = _thresholds(known)
+    one, other = known[::2], known[1::2]
+    crossed = (_refused(one, _thresholds(other)) + _refused(other, _thresholds(one))) / 2
+    table = {"threshold": threshold, "known": crossed}
     if len(unknown):
-        table["unknown"] = _refused(unknown.double(), threshold)
+        table["unknown"] = _refused(unknown, threshold)
     return {name: column.tolist() for name, column in table.items()}
+
+
+def _thresholds(distances: Tensor) -> Tensor:
+    """For each percentage. One image more is counted than there are: then, on average, it holds for further ones."""
+    number = len(distances)
+    part = torch.arange(PERCENTAGES).double() / (PERCENTAGES - 1)
+    kept = ((number + 1) * (1 - part) - 1e-9).ceil().long().clamp(max=number)
+    return torch.cat([distances.new_tensor([-1.0]), distances.sort().values])[kept]
 
 
 def _refused(distances: Tensor, threshold: Tensor) -> Tensor:
