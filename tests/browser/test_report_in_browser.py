@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cli.helpers import succeed
 
-if TYPE_CHECKING:
-    from selenium.webdriver import Chrome
+Chrome = Any  # Selenium types only a part of it
 
 pytestmark = pytest.mark.browser
 

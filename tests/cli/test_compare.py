@@ -38,10 +38,12 @@ def _results(folder: Path, method: str) -> list[dict[str, Any]]:
 def test_every_method_and_seed_has_a_run_folder(made: tuple[Path, Outcome]) -> None:
     folder, _ = made
     runs = {f"{method}-seed{seed}" for method in METHODS for seed in (4, 5, 6)}
-    assert {path.name for path in folder.iterdir()} == runs | {"compare.yaml", "compare.json", "compare.csv"}
+    assert {path.name for path in folder.iterdir()} == runs | {
+        *("compare.yaml", "compare.json", "compare.csv", "report.html")
+    }
     for name in runs:
         assert {path.name for path in (folder / name).iterdir()} == {
-            *("config.yaml", "rounds.jsonl", "result.json", "checkpoint")
+            *("config.yaml", "rounds.jsonl", "result.json", "look.safetensors", "checkpoint")
         }
 
 
@@ -92,7 +94,7 @@ def test_the_table_shows_mean_and_deviation_and_where_the_runs_are(made: tuple[P
         values = [run["accuracy"]["own/all/nearest"]["last"] for run in _results(folder, method)]
         assert f" {fmean(values):.1f}±{stdev(values):.1f}{mark} " in lines["own/all/nearest"]
     assert "digits, dirichlet, 3 clients, cnn; 3 seeds" in outcome.out
-    assert outcome.out.endswith("runs: runs/compare-digits\n")
+    assert outcome.out.endswith("runs: runs/compare-digits\nreport: runs/compare-digits/report.html\n")
 
 
 def test_progress_is_two_lines_a_run(made: tuple[Path, Outcome]) -> None:

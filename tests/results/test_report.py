@@ -15,6 +15,7 @@ import yaml
 
 from cli.helpers import TINY, invoke, succeed
 from protofed import api
+from protofed.experiment import Experiment
 from protofed.look import Look, look
 from protofed.methods import METHODS
 from protofed.results.report import content, gather, write_report
@@ -83,7 +84,7 @@ def test_what_it_draws_is_in_the_run(comparison: Path) -> None:
 
 
 def test_the_look_sees_what_the_evaluation_counts() -> None:
-    run = Run(api.Experiment.from_mapping({**SMALL, "method": "mp-fedcl", "rounds": 1, "eval_every": 1}))
+    run = Run(Experiment.from_mapping({**SMALL, "method": "mp-fedcl", "rounds": 1, "eval_every": 1}))
     run.play_round()
     seen = look(run)
     assert (seen.model, seen.rule) == ("own", "nearest")
@@ -98,7 +99,7 @@ def test_the_look_sees_what_the_evaluation_counts() -> None:
 
 
 def test_a_look_is_read_as_it_was_written(tmp_path: Path) -> None:
-    run = Run(api.Experiment.from_mapping({**SMALL, "method": "fedsc", "rounds": 1}))
+    run = Run(Experiment.from_mapping({**SMALL, "method": "fedsc", "rounds": 1}))
     run.play_round()
     seen = look(run)
     seen.write(tmp_path / "look.safetensors")

@@ -211,12 +211,11 @@ def finish(
         raise typer.Exit(1 if isinstance(stop, WorkerDied | LostError) else 130) from None
     finally:
         shown.end()
-    show(outcome, folder, as_json)
     if (folder / "compare.yaml").is_file() or (folder / "reproduce.yaml").is_file():
         from protofed.results.report import gather, write_report
 
         write_report(gather([folder]), folder / "report.html")
-        print(f"report: {folder / 'report.html'}", file=sys.stderr)
+    show(outcome, folder, as_json)
 
 
 def show(outcome: Result | Comparison | Sweep | Choice | Reproduction, folder: Path, as_json: bool) -> None:
@@ -247,3 +246,5 @@ def show(outcome: Result | Comparison | Sweep | Choice | Reproduction, folder: P
     for note in outcome.notes():
         print(f"note: {note}")
     print(f"runs: {folder}")
+    if (folder / "report.html").is_file():
+        print(f"report: {folder / 'report.html'}")
