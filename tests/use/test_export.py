@@ -23,6 +23,7 @@ from protofed.results.folder import RunFolder
 from protofed.results.progress import Progress
 from protofed.results.result import Result
 from protofed.runner import Run
+from protofed.use.add_class import read_held_out
 from protofed.use.card import Rule
 from protofed.use.export import export
 
@@ -138,7 +139,8 @@ def test_without_prototypes_of_the_method_they_are_class_means(tmp_path: Path) -
 
 
 def test_classes_that_a_client_never_saw_are_unknown(tmp_path: Path) -> None:
-    card = export(play(tmp_path / "run", plan("local", train_size=None, split="ways"))).predictor.card
+    experiment = plan("local", train_size=None, split="ways", ways=3, half_width=0, shots=30, rounds=3)
+    card = export(play(tmp_path / "run", experiment)).predictor.card
     assert card.held_out["unknown_images"] > card.held_out["images"] > 0
     assert card.refusal["nearest"]["unknown"][10] > card.refusal["nearest"]["known"][10]
 
@@ -168,11 +170,22 @@ def test_what_cannot_be_exported(tmp_path: Path) -> None:
     folder = cut_off(tmp_path / "early", after=1, checkpoint_every=2)
     with pytest.raises(UserError, match="before its first checkpoint"):
         export(folder)
+    folder = cut_off(tmp_path / "short", after=3, checkpoint_every=2)
+    folder.rounds.write_text("")
+    with pytest.raises(UserError, match="has 0 rounds, its checkpoint 2"):
+        export(folder)
     (folder.path / "flower.json").write_text("{}")
     with pytest.raises(UserError, match="over Flower"):
         export(folder)
     with pytest.raises(UserError, match=r"--client: 3 .* from 0 to 2"):
         export(play(tmp_path / "run", plan()), client=3)
+
+
+def test_only_so_many_features_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("protofed.use.export.MOST", 40)
+    export(play(tmp_path / "run", plan())).write(tmp_path / "model")
+    assert read_held_out(tmp_path / "model", 256)["features"].shape == (40, 256)
+    assert (tmp_path / "model" / "held-out.safetensors").stat().st_size < 45_000
 
 
 def test_mixed_architectures_are_exported_by_client(tmp_path: Path) -> None:

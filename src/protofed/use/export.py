@@ -64,6 +64,9 @@ def restored(folder: RunFolder) -> Run:
         raise UserError("DIR", str(folder.path), "the run was cut off before its first checkpoint")
     run.broadcast, rounds = found
     run.history = folder.played()[:rounds]
+    if len(run.history) < rounds:
+        why = f"rounds.jsonl has {len(run.history)} rounds, its checkpoint {rounds}"
+        raise UserError("DIR", str(folder.path), why)
     if run.drift is not None:
         run.federation = run.drift.at(rounds - 1)
         run.engine.move(run.federation)
