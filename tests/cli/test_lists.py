@@ -84,7 +84,10 @@ def test_datasets_tell_what_is_not_as_published(tmp_path: Path) -> None:
     assert all(row["terms"] and row["shape"] and row["classes"] for row in rows)
 
 
-COMMANDS = ("run", "compare", "resume", "split", "sweep", "choose-k", "reproduce", "methods", "models", "datasets")
+COMMANDS = (
+    *("run", "compare", "resume", "split", "sweep", "choose-k", "reproduce", "methods", "models", "datasets"),
+    *("export", "predict", "onboard", "add-class"),
+)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -39,7 +39,7 @@ def export_command(
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx; needs protofed[onnx].")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a model of a run: weights, prototypes and a card, usable without the run."""
+    """Make a model of a run, usable without it."""
     from protofed.results.folder import RunFolder
     from protofed.use.export import export
 
@@ -68,8 +68,11 @@ def predict_command(
     images: Annotated[
         list[Path], typer.Argument(metavar="IMAGE…|FOLDER|FILE.npz", help="Pictures; an .npz has the key images.")
     ],
-    rule: Annotated[str, typer.Option("--rule", help="nearest (prototype) or head (classifier).")] = "nearest",
-    top: Annotated[int, typer.Option("--top", help="How many classes to name.")] = 3,
+    rule: Annotated[
+        str,
+        typer.Option("--rule", help="nearest (prototype) or head (classifier). [default: nearest]", show_default=False),
+    ] = "nearest",
+    top: Annotated[int, typer.Option("--top", help="How many classes to name. [default: 3]", show_default=False)] = 3,
     reject: Annotated[
         float | None,
         typer.Option(
@@ -80,7 +83,7 @@ def predict_command(
     as_json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
 ) -> None:
-    """Say which class images are of, how far off, and whose prototype won."""
+    """Say which class images are of, and why."""
     from protofed.use.images import read
     from protofed.use.predictor import load
 
@@ -107,7 +110,9 @@ def onboard_command(
     data: Annotated[
         Path, typer.Option("--data", metavar="PATH", help="The client's data: a folder of class/picture, or an .npz.")
     ],
-    epochs: Annotated[int, typer.Option("--epochs", help="Epochs of its training.")] = 2,
+    epochs: Annotated[
+        int, typer.Option("--epochs", help="Epochs of its training. [default: 2]", show_default=False)
+    ] = 2,
     shots: Annotated[
         int | None, typer.Option("--shots", help="Training samples of each class. [default: all that there are]")
     ] = None,
@@ -123,13 +128,15 @@ def onboard_command(
         str | None,
         typer.Option("--model", metavar="STR", help="Its architecture, as in `protofed run`. [default: the model's]"),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of shots, weights and batches.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Seed of shots, weights and batches. [default: 0]", show_default=False)
+    ] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="MODEL", help="New folder for the client's model.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Let a new client join: it takes the prototypes of its classes and trains only itself."""
+    """Let a new client join, which trains only itself."""
     from protofed.use.onboard import onboard
     from protofed.use.predictor import load
 
@@ -170,7 +177,7 @@ def add_class_command(
     own_model: OwnModel = None,
     as_json: Json = False,
 ) -> None:
-    """Add a class from a few examples, without training, and say what it does to the others."""
+    """Add a class from a few examples."""
     from protofed.use.add_class import add_class, read_held_out
     from protofed.use.images import read
     from protofed.use.predictor import load
