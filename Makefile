@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find src -name '*.py' -o -name 'py.typed') pyproject.toml README.md LICENSE
 
-.PHONY: demo test test-slow test-network test-browser lint types unit wheel bench results-page clean
+.PHONY: demo test test-slow test-network test-browser lint types unit wheel bench results-page api-page notebook clean
 
 demo: .venv/.installed
 	$(BIN)/protofed compare --method local,fedavg,fedproto,sp-fedcl,mp-fedcl --dataset digits --split dirichlet \
@@ -66,6 +66,14 @@ bench: .venv/.installed
 # docs/results.md and its plots, from the JSON files in docs/results.
 results-page: .venv/.tests-installed
 	$(BIN)/python -m benchmarks.results_page
+
+# What users import, described from the docstrings.
+api-page: .venv/.tests-installed
+	$(BIN)/python -m tools.api_page
+
+notebook: .venv/.tests-installed
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[notebook]'
+	$(BIN)/python -m tools.notebook
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache

@@ -460,6 +460,10 @@ class FedPLCC(FedAvg):
         return task + ((self.lambda1 * contrast + self.lambda2 * attraction) * self.known[y]).mean()
 
 
+FEDSC = {"collect": "eval-pass"}
+"""The loop looks at all data after training, as Algorithm 1 says."""
+
+
 class FedSC(FedAvg):
     """Contrast with prototypes merged among like-minded clients, and a pull to their weighted mean."""
 

@@ -407,7 +407,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Round(
         "fedsc",
         "FedSC in bf16",
-        dataclasses.replace(RESNET, method="fedsc", clients=10, precision="bf16"),
+        dataclasses.replace(RESNET, method="fedsc", params=plain.FEDSC, clients=10, precision="bf16"),
         5000,
         target="1.11 s (45,000 images/s)",
         gpu_only=True,

@@ -110,9 +110,7 @@ def onboard_command(
     data: Annotated[
         Path, typer.Option("--data", metavar="PATH", help="The client's data: a folder of class/picture, or an .npz.")
     ],
-    epochs: Annotated[
-        int, typer.Option("--epochs", help="Epochs of its training. [default: 2]", show_default=False)
-    ] = 2,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="Epochs of its training. [default: 2]")] = None,
     shots: Annotated[
         int | None, typer.Option("--shots", help="Training samples of each class. [default: all that there are]")
     ] = None,
@@ -128,21 +126,20 @@ def onboard_command(
         str | None,
         typer.Option("--model", metavar="STR", help="Its architecture, as in `protofed run`. [default: the model's]"),
     ] = None,
-    seed: Annotated[
-        int, typer.Option("--seed", help="Seed of shots, weights and batches. [default: 0]", show_default=False)
-    ] = 0,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of shots, weights and batches. [default: 0]")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="MODEL", help="New folder for the client's model.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Let a new client join, which trains only itself."""
-    from protofed.use.onboard import onboard
+    from protofed.use.onboard import EPOCHS, onboard
     from protofed.use.predictor import load
 
     refuse_existing(out)
+    length = EPOCHS if epochs is None else epochs
     made, found = onboard(
-        load(model, architecture), data, epochs, shots, cast("Start | None", start), architecture, seed
+        load(model, architecture), data, length, shots, cast("Start | None", start), architecture, seed or 0
     )
     if out is not None:
         made.write(out)

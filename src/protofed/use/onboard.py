@@ -37,6 +37,10 @@ TEMPERATURE = 0.07
 """MP-FedCL's."""
 
 
+EPOCHS = 2
+"""Of a newcomer's training, unless told otherwise."""
+
+
 @dataclass(frozen=True)
 class Newcomer(Local):
     """Trains on its own data, with a pull to the prototypes that it was sent once."""
@@ -93,7 +97,7 @@ class Onboarding:
 def onboard(
     predictor: Predictor,
     data: Path,
-    epochs: int = 2,
+    epochs: int = EPOCHS,
     shots: int | None = None,
     start: Start | None = None,
     model: str | None = None,
