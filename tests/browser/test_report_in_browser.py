@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
+from browser.chromium import Chrome, errors, opened, requests
 from cli.helpers import succeed
-
-Chrome = Any  # Selenium types only a part of it
 
 pytestmark = pytest.mark.browser
 
@@ -32,23 +31,11 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=["light", "dark"])
 def browser(page: Path, request: pytest.FixtureRequest) -> Iterator[Chrome]:
     """The page, open in a window of a desk's size."""
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1200,900"):
-        options.add_argument(word)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
-            patch.delenv(name, raising=False)  # that of the tests leads nowhere; the driver is here
-        chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService("/usr/bin/chromedriver"))
-    try:
+    with opened() as chrome:
         feature = [{"name": "prefers-color-scheme", "value": request.param}]
         chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": feature})
         chrome.get(page.as_uri())
         yield chrome
-    finally:
-        chrome.quit()
 
 
 def count(browser: Chrome, selector: str) -> int:
@@ -60,10 +47,8 @@ def data(browser: Chrome) -> dict[str, Any]:
 
 
 def test_nothing_is_wrong_and_nothing_is_fetched(browser: Chrome, page: Path) -> None:
-    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
-    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
-    assert set(asked) <= {page.as_uri()}
+    assert errors(browser) == []
+    assert requests(browser) <= {page.as_uri()}
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -119,6 +104,8 @@ def test_choices_redraw(browser: Chrome) -> None:
     for name in ("own/own/head", "global/all/head"):
         scores.select_by_visible_text(name)
         assert browser.find_element("css selector", "#table th:nth-child(2)").text == name
+    scores.select_by_visible_text("global/domain/head")
+    assert count(browser, "#clients rect.domain") == 3 * 4
     target = browser.find_element("id", "target")
     target.clear()
     target.send_keys("100")

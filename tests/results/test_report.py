@@ -137,6 +137,15 @@ def test_a_run_that_was_cut_off_or_resumed(comparison: Path, tmp_path: Path) -> 
     assert gather([folder])["incomplete"] == []
 
 
+def test_a_method_from_a_file_is_not_run_again(tmp_path: Path) -> None:
+    imports = "from dataclasses import dataclass\nfrom protofed.methods.local import Local\n"
+    (tmp_path / "mine.py").write_text(f"{imports}@dataclass(frozen=True)\nclass Mine(Local):\n    name = 'mine'\n")
+    succeed(tmp_path, "run", *TINY[2:], "--method", "mine.py:Mine", "--out", "run", "--quiet")
+    (tmp_path / "mine.py").write_text("raise SystemExit('this was run')")
+    succeed(tmp_path, "report", "run")
+    assert list(embedded((tmp_path / "run/report.html").read_text())["lines"]) == ["mine"]
+
+
 def test_wrong_folders_are_one_line(comparison: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for words, why in (

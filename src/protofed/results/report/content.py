@@ -11,9 +11,10 @@ from typing import Any
 from protofed.errors import UserError
 from protofed.experiment import Experiment, read_yaml
 from protofed.look import Look
-from protofed.methods import method_class
+from protofed.methods import METHODS, method_class
+from protofed.results.folder import RunFolder
 from protofed.results.report.statistics import compared
-from protofed.results.result import summarise
+from protofed.results.result import Result, summarise
 
 COMPARISONS = ("compare.yaml", "reproduce.yaml", "sweep.yaml", "choose-k.yaml")
 DIGITS = 4
@@ -61,18 +62,18 @@ def _place(name: str, names: Sequence[str]) -> int:
 def _run(path: Path, name: Path) -> dict[str, Any]:
     """One run, with a curve for each accuracy."""
     experiment = Experiment.from_mapping(read_yaml(path / "config.yaml"))
-    rounds = list(_rounds(path / "rounds.jsonl"))
+    rounds = RunFolder.open(path).played()
     if not rounds:
         raise UserError("DIR", str(path), "rounds.jsonl holds no complete round")
     tested = [line for line in rounds if line["accuracy"]]
-    method = method_class(experiment.method)
+    method, score = _named(experiment, path)
     profile = path / "profile.json"
     return {
         "name": str(name),
         "path": path,
         "experiment": experiment,
-        "method": method.name,
-        "score": method.score,
+        "method": method,
+        "score": score,
         "complete": (path / "result.json").is_file(),
         "rounds": [line["round"] for line in rounds],
         "loss": [_short(line["loss"]) for line in rounds],
@@ -90,16 +91,14 @@ def _run(path: Path, name: Path) -> dict[str, Any]:
     }
 
 
-def _rounds(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of rounds.jsonl; one that a crash cut short is the last."""
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if not line.endswith("\n"):
-                return
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError("DIR", str(path.parent), f"rounds.jsonl cannot be read: {error}") from None
+def _named(experiment: Experiment, path: Path) -> tuple[str, str]:
+    """The method's name and score; a user's own is a file with code, which a report must not run."""
+    if experiment.method in METHODS:
+        return experiment.method, method_class(experiment.method).score
+    if (path / "result.json").is_file():
+        found = Result.read(path)
+        return found.method, found.score
+    return experiment.method.rpartition(":")[2], "own/own/head"
 
 
 def _curves(tested: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:

@@ -135,13 +135,14 @@
   };
 
   const clients = () => {
-    const found = lines.map((name, n) => ({ name, n, values: (data.lines[name].find((run) => run.clients[score]) || { clients: {} }).clients[score] })).filter((one) => one.values);
+    const found = lines.flatMap((name, n) => { const run = data.lines[name].find((one) => one.clients[score]); return run ? [{ name, n, values: run.clients[score], domains: run.domains[score] || {} }] : []; });
     if (!found.length) return;
-    const row = 34, svg = frame(span(found.flatMap((one) => one.values)), null, `${score} of a client, %`, "", (into, across) => {
+    const row = 34, svg = frame(span(found.flatMap((one) => [...one.values, ...Object.values(one.domains)])), null, `${score} of a client, %`, "", (into, across) => {
       found.forEach((one, n) => {
         const y = 14 + row * (n + 0.5);
         one.values.forEach((value, client) => into.append(explain(make("circle", { class: "dot", cx: across(value), cy: y + (((client * 7) % 11) - 5), r: 4, fill: colour(one.n), "fill-opacity": 0.6 }), `${one.name}, client ${client}: ${value.toFixed(1)} %`)));
         into.append(make("line", { x1: across(mean(one.values)), x2: across(mean(one.values)), y1: y - 13, y2: y + 13, stroke: "var(--ink)", "stroke-width": 2 }));
+        for (const [domain, value] of Object.entries(one.domains)) into.append(explain(make("rect", { class: "domain", x: across(value) - 4, y: y - 4, width: 8, height: 8, fill: "none", stroke: colour(one.n), "stroke-width": 2 }), `${one.name}, domain ${domain}: ${value.toFixed(1)} %`));
       });
     }, 52 + row * found.length);
     put("#clients", svg, legend(found.map((one) => [one.name, stroke(one.n)])));
