@@ -7,8 +7,6 @@ import stat
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from cli.helpers import everything_in, invoke, succeed
 from engines.flower.federation import descendants, federation
 from engines.flower.test_rounds import assert_same, sequential
@@ -18,7 +16,6 @@ ASKED: dict[str, Any] = {"method": "fedproto", "dataset": "digits", "train_size"
 ASKED |= {"rounds": 2, "eval_every": 2}
 
 
-@pytest.mark.network
 def test_three_clients_over_tls_equal_the_sequential_engine(tmp_path: Path) -> None:
     with federation(tmp_path, 3, minimum=3) as made:
         outcome = made.run("run", **ASKED)
