@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from protofed.data.augmentation import IMAGENET
-from protofed.data.samples import Dataset, Samples
+from protofed.data.samples import Dataset, Samples, check_statistics
 from protofed.engines.group import fit
 from protofed.errors import UserError, unknown
 from protofed.experiment import check_type
@@ -64,13 +64,7 @@ class Card:
         for name, largest in (("channels", LARGEST), ("image_size", LARGEST)):
             if not 1 <= getattr(self, name) <= largest:
                 raise UserError(name, getattr(self, name), f"it must be from 1 to {largest}")
-        for name, numbers in (("mean", self.mean), ("std", self.std)):
-            if len(numbers) != self.channels:
-                raise UserError(name, numbers, "it must hold a number for each channel")
-            for number in numbers:
-                check_type(name, number, float)
-        if min(self.std) <= 0:
-            raise UserError("std", self.std, "it must be above 0")
+        check_statistics(self.mean, self.std, self.channels)
 
     @property
     def shape(self) -> tuple[int, int, int]:

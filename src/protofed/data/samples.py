@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from protofed.errors import UserError
+from protofed.experiment import check_type
 
 
 @dataclass(frozen=True, eq=False)  # tensors do not compare to one truth value: equal means the same object
@@ -131,3 +133,14 @@ def check(
         raise UserError("mean and std", (mean, std), f"give {channels} of each, one per channel")
     if not all(s > 0 for s in std):
         raise UserError("std", std, "must be above 0")
+
+
+def check_statistics(mean: Sequence[Any], std: Sequence[Any], channels: int) -> None:
+    """Raise unless a card's mean and std of pixels are numbers, one a channel, that can be divided by."""
+    for name, numbers in (("mean", mean), ("std", std)):
+        if len(numbers) != channels:
+            raise UserError(name, numbers, "it must hold a number for each channel")
+        for number in numbers:
+            check_type(name, number, float)
+    if min(std) <= 0:
+        raise UserError("std", std, "it must be above 0")

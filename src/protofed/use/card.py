@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
+from protofed.data.samples import check_statistics
 from protofed.errors import UserError
 from protofed.experiment import check_type
 from protofed.use import refusal
@@ -61,13 +62,7 @@ class Card:
         for name, largest in sizes.items():
             if not 1 <= getattr(self, name) <= largest:
                 raise UserError(name, getattr(self, name), f"it must be from 1 to {largest}")
-        for name, numbers in (("mean", self.mean), ("std", self.std)):
-            if len(numbers) != self.channels:
-                raise UserError(name, numbers, "it must hold a number for each channel")
-            for number in numbers:
-                check_type(name, number, float)
-        if min(self.std) <= 0:
-            raise UserError("std", self.std, "it must be above 0")
+        check_statistics(self.mean, self.std, self.channels)
         if not all(isinstance(name, str) for name in self.classes) or len(set(self.classes)) != len(self.classes):
             raise UserError("classes", self.classes, "give a name for each, every name once")
         for name in TRAINING:
