@@ -76,7 +76,6 @@ def _run(path: Path, name: Path) -> dict[str, Any]:
         "score": score,
         "complete": (path / "result.json").is_file(),
         "rounds": [line["round"] for line in rounds],
-        "loss": [_short(line["loss"]) for line in rounds],
         "bytes": _running(line["bytes_up"] + line["bytes_down"] for line in rounds),
         "seconds": _running(line["seconds"] for line in rounds),
         "up": sum(line["bytes_up"] for line in rounds),
@@ -86,7 +85,6 @@ def _run(path: Path, name: Path) -> dict[str, Any]:
         "curves": _curves(tested),
         "last": summarise(rounds) if tested else {},
         "prototypes": _prototypes(rounds),
-        "left_out": {str(line["round"]): line["left_out"] for line in rounds if line.get("left_out")},
         "profile": json.loads(profile.read_text(encoding="utf-8")) if profile.is_file() else None,
     }
 
