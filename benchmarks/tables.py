@@ -53,6 +53,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=Path("runs/tables"), help="folder of the runs; they are continued")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="stop after so many seconds")
+    parser.add_argument("more", nargs="*", metavar="-- FLAG", help="flags of protofed reproduce, such as --engine")
     return parser
 
 
@@ -69,7 +70,7 @@ def main(words: Sequence[str] | None = None) -> int:
         folder = asked.out / name
         command = [sys.executable, "-m", "protofed", "reproduce", *shlex.split(TABLES[name]), "--quiet"]
         command += ["--data-dir", str(asked.data_dir), "--jobs", str(asked.jobs), "--checkpoint-every", "10"]
-        command += ["--out", str(folder), *(["--encoder", str(asked.encoder)] if asked.encoder else [])]
+        command += ["--out", str(folder), *(["--encoder", str(asked.encoder)] if asked.encoder else []), *asked.more]
         began = time.monotonic()
         code = _play(command, end - began)
         print(f"{name}: exit {code} after {time.monotonic() - began:.0f} s", flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -112,7 +113,7 @@ class Run:
         who = participants(self.experiment, clients, len(self.history))
         clock = Clock(len(self.history), self.experiment.rounds, tuple(who), clients, self.experiment.seed)
         sent = self.broadcast
-        uploads, loss = self.engine.round(who, sent, clock)
+        uploads, losses = self.engine.round(who, sent, clock)
         left_out = self.engine.left_out
         who = [member for member in who if member not in left_out]
         clock = clock._replace(who=tuple(who))
@@ -123,7 +124,8 @@ class Run:
         line = {
             "round": clock.round + 1,
             "seconds": self._since(began),
-            "loss": loss,
+            "loss": statistics.fmean(losses),
+            "losses": losses,
             "participants": who,
             "bytes_up": sum(uploads.sizes()) + self.engine.exchanged[0],
             "bytes_down": sum(sizes[id(message)] for message in messages) + self.engine.exchanged[1],

@@ -1,4 +1,4 @@
-"""The constants of the papers' convergence conditions, estimated at a run's checkpoint, and the bounds they give.
+"""The constants of the papers' convergence conditions, estimated along a run, and the bounds they give.
 
 FedProto Eqs. 16-18, MP-FedCL Eqs. 21-22 and A17, FedSC Eqs. 18-20. Constants are the largest that some batches and
 directions show, so they tend to be too small, and bounds too wide. docs/theory.md says how the papers were read.
@@ -117,23 +117,44 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Report:
-    """What `protofed theory` says of a run."""
+class Point:
+    """A point of the run: the constants at the weights from which the next round starts, and what follows."""
 
-    method: str
     round: int  # after which
     estimates: Estimates
     bounds: list[Bound]
     clients: list[Constants]
-    fell: int  # rounds whose mean loss was below that of the round before
-    rose: list[int]  # the other rounds, from the second on
+
+
+@dataclass(frozen=True)
+class Trend:
+    """Whether a client's loss fell from each of its turns to the next."""
+
+    client: int
+    turns: int  # that have one before them
+    rose: list[int]  # the rounds in which it did not fall
+
+    @property
+    def fell(self) -> int:
+        """The turns in which it fell."""
+        return self.turns - len(self.rose)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `protofed theory` says of a run."""
+
+    method: str
+    points: list[Point]
+    trends: list[Trend]
     notes: list[str]
 
     def to_json(self) -> str:
         """All of it; infinite bounds are null."""
         values = dataclasses.asdict(self)
-        for entry, bound in zip(values["bounds"], self.bounds, strict=True):
-            entry |= {"bound": bound.bound if math.isfinite(bound.bound) else None, "holds": bound.holds}
+        for point, told in zip(self.points, values["points"], strict=True):
+            for entry, bound in zip(told["bounds"], point.bounds, strict=True):
+                entry |= {"bound": bound.bound if math.isfinite(bound.bound) else None, "holds": bound.holds}
         return json.dumps({"estimates_only": True, **values}, indent=2) + "\n"
 
 
@@ -195,38 +216,71 @@ def bounds_of(method: Method, found: Estimates, used: Used) -> list[Bound]:
     return []
 
 
-def examine(folder: RunFolder) -> Report:
-    """The constants at a run's last checkpoint, and what follows; nothing is written."""
+def examine(folder: RunFolder, points: int = 1, tell: Callable[[int, int], None] = lambda played, of: None) -> Report:
+    """At the last checkpoint and, for more than one point, at as many rounds before it, evenly spaced.
+
+    The rounds before it are played again, since a run keeps its last models alone; `tell` hears how far that is.
+    Nothing is written.
+    """
+    if points < 1:
+        raise UserError("--points", points, "it must be 1 or more")
     experiment = folder.experiment()
     if experiment.engine == "flower-sim" or (folder.path / "flower.json").is_file():
         raise UserError("DIR", str(folder.path), "its clients are elsewhere, and so are their models")
     run = Run(_plain(experiment))
-    loaded = folder.checkpoint.load(run.engine.groups)
-    if loaded is None:
+    played = folder.checkpoint.rounds()
+    if played is None:
         raise UserError("DIR", str(folder.path), "it has no checkpoint yet")
-    broadcast, played = loaded
     history = folder.played()[:played]
+    where = sorted({round(played * number / max(1, points - 1)) for number in range(points - 1)} - {played})
+    found = []
+    for number in range(where[-1] + 1 if where else 0):
+        tell(number, where[-1])
+        if number in where:
+            found.append(_point(run, number, history))
+        if number < where[-1]:
+            run.play_round()
+    loaded = folder.checkpoint.load(run.engine.groups)
+    assert loaded is not None
+    run.broadcast, _ = loaded
+    found.append(_point(run, played, history))
+    return Report(run.method.name, found, trends(history), _notes(run.method, experiment, found[-1].bounds))
+
+
+def _point(run: Run, played: int, history: Sequence[Mapping[str, Any]]) -> Point:
+    """Where the run is now."""
+    experiment = run.experiment
     now = min(played, experiment.rounds - 1)  # the round that follows; of a complete run, the last once more
     if run.drift:
         run.engine.move(run.drift.at(now))
     who = participants(experiment, run.federation.total, now)
     clock = Clock(now, experiment.rounds, tuple(who), run.federation.total, experiment.seed)
     engine = run.engine
-    probe = Probe(run.experiment, run.method, engine.federation, engine.groups, run.device, engine.public)
+    probe = Probe(experiment, run.method, engine.federation, engine.groups, run.device, engine.public)
     clients, totals = [], dict[int, Tensor]()
-    for found, gradient in probe.measure(who, broadcast, clock):
+    for found, gradient in probe.measure(who, run.broadcast, clock):
         clients.append(found)
         totals[len(gradient)] = totals.get(len(gradient), 0) + gradient
     mean = _square(next(iter(totals.values())) / len(clients)) if len(totals) == 1 else None
     estimates = Estimates.of(clients, mean)
     used = Used(probe.rate(clock), played, history[0]["loss"], len(run.federation.classes))
     bounds = bounds_of(run.method, estimates, used)
-    losses = [line["loss"] for line in history]
-    rose = [number for number, (old, new) in enumerate(pairwise(losses), 2) if new >= old]
-    fell = len(losses) - 1 - len(rose)
-    return Report(
-        run.method.name, played, estimates, bounds, clients, fell, rose, _notes(run.method, experiment, bounds)
-    )
+    if played < len(history):  # how many rounds the run has is known at its end
+        bounds = [bound for bound in bounds if bound.quantity != "rounds"]
+    return Point(played, estimates, bounds, clients)
+
+
+def trends(history: Iterable[Mapping[str, Any]]) -> list[Trend]:
+    """Of every client that has taken part twice; its loss is the mean over its steps of a round."""
+    turns: dict[int, list[tuple[int, float]]] = {}
+    for line in history:
+        for client, loss in zip(line["participants"], line["losses"], strict=True):
+            turns.setdefault(client, []).append((line["round"], loss))
+    return [
+        Trend(client, len(taken) - 1, [number for (_, old), (number, new) in pairwise(taken) if new >= old])
+        for client, taken in sorted(turns.items())
+        if len(taken) > 1
+    ]
 
 
 class Probe(Sequential):
@@ -330,8 +384,8 @@ def _over(part: float, whole: float) -> float:
 
 
 def _plain(experiment: Experiment) -> Experiment:
-    """The same run in the reference engine and in whole precision."""
-    plain = dataclasses.replace(experiment, engine="sequential", width=None)
+    """The same run in whole precision, played without looking at accuracies or at the time."""
+    plain = dataclasses.replace(experiment, eval_every=experiment.rounds, time_budget=None)
     return plain if plain.precision == "float64" else dataclasses.replace(plain, precision="float32")
 
 

@@ -588,10 +588,10 @@ def test_fedcda_keeps_k_models_a_client_and_sends_none() -> None:
 def test_a_client_sends_its_mean_loss_of_the_last_epoch() -> None:
     clients = federation([{0: 9, 1: 8}], test=30)
     one = play("fedcda", rounds=0, clients=clients, participation=1.0, epochs=1, model=Plain)
-    sent, loss = one.engine.round([0], one.broadcast, Clock(0, 1, (0,), 1))
+    sent, (loss,) = one.engine.round([0], one.broadcast, Clock(0, 1, (0,), 1))
     assert_close(float(sent.numbers["loss"]), loss)
     two = play("fedcda", rounds=0, clients=clients, participation=1.0, epochs=2, model=Plain)
-    later, both = two.engine.round([0], two.broadcast, Clock(0, 1, (0,), 1))
+    later, (both,) = two.engine.round([0], two.broadcast, Clock(0, 1, (0,), 1))
     first, last = float(sent.numbers["loss"]), float(later.numbers["loss"])
     assert last < first
     assert abs((first + last) / 2 - both) < 1e-12  # the first epoch has the same batches

@@ -91,8 +91,8 @@ class Engine(ABC):
     ) -> dict[str, Tensor]:
         """One step of n models on the same public batch, by the method's `public_loss`."""
 
-    def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Upload, float]:
-        """One round of local training: the uploads in client order, and the mean training loss.
+    def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Upload, list[float]]:
+        """One round of local training: uploads and mean training losses, both in client order.
 
         `exchanged` and `left_out` are of this round.
         """
@@ -126,7 +126,8 @@ class Engine(ABC):
         shares = self.ranks.gather(shares, self.device)
         for share in shares:
             self.groups[share.group].keep(share.rows, share.weights)
-        return self._uploads(shares), float(torch.cat([share.losses for share in shares]).mean())
+        by_member = zip(self._members(shares), torch.cat([share.losses for share in shares]).tolist(), strict=True)
+        return self._uploads(shares), [loss for _, loss in sorted(by_member)]
 
     def prepare(self, features: Tensor, labels: Tensor, received: Broadcast) -> dict[str, Tensor]:
         """What clients make of their data before they train."""
@@ -273,9 +274,12 @@ class Engine(ABC):
         parts = dict(upload.weights), dict(upload.prototypes), dict(upload.numbers)
         return Share(self.groups.index(group), rows, parts, dict(weights), losses)
 
+    def _members(self, shares: Sequence[Share]) -> list[int]:
+        return [self.groups[share.group].members[row] for share in shares for row in share.rows]
+
     def _uploads(self, shares: Sequence[Share]) -> Upload:
         """In client order."""
-        members = [self.groups[share.group].members[row] for share in shares for row in share.rows]
+        members = self._members(shares)
         joined = Upload.join([Upload(*share.upload) for share in shares])
         return joined if members == sorted(members) else joined.reorder(self.send(torch.tensor(members).argsort()))
 

@@ -112,7 +112,7 @@ def hello(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -
 def train(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
     """A turn."""
     run, received, clock = _arrive(facts, data, owner, memory)
-    upload, loss = run.engine.round([owner.id], received, clock)
+    upload, (loss,) = run.engine.round([owner.id], received, clock)
     upload = upload.client(0)
     owner.check_upload(upload)
     answer = pack({"id": owner.id, "loss": loss}, upload)

@@ -148,7 +148,7 @@ class Remote(Sequential):
         self.clients, self.schema, self.settings = clients, schema, clients.settings
         self.clock = Clock(0, self.experiment.rounds)
 
-    def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Upload, float]:
+    def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Upload, list[float]]:
         """Until the minimum of clients has answered, or they have failed too often."""
         self.exchanged, self.clock = (0, 0), clock
         for _ in range(TRIES):
@@ -173,7 +173,7 @@ class Remote(Sequential):
         up, down = self.exchanged  # all bytes; the runner counts these itself:
         sent = sum(self.method.send(broadcast, member).size() for member in members)
         self.exchanged = up - sum(uploads.sizes()), down - sent
-        return uploads, sum(losses) / len(losses)
+        return uploads, losses
 
     def evaluate(self, broadcast: Broadcast) -> Evaluation:
         """What the clients that are there say of their models."""
