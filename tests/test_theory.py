@@ -16,7 +16,7 @@ from protofed.methods import build_method
 from protofed.results.folder import RunFolder
 from protofed.results.progress import Progress
 from protofed.runner import Run
-from protofed.theory import Bound, Estimates, Used, bounds_of, examine, lipschitz, smoothness, spread
+from protofed.theory import Bound, Estimates, Trend, Used, bounds_of, examine, lipschitz, smoothness, spread, trends
 
 FOUND = Estimates(
     L1=2.0,
@@ -144,20 +144,59 @@ def test_the_gradient_is_what_the_next_step_goes_along(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", run.experiment)
     with pytest.raises(Stopped):
         run.play(folder, StopAfterTwo())
-    report = examine(RunFolder.open(folder.path))
+    report = examine(RunFolder.open(folder.path), points=1)
+    (point,) = report.points
     (before,) = (group.own.take(range(3)) for group in run.engine.groups)
     before = {name: value.clone() for name, value in before.items()}
     run.play_round()
     (after,) = (group.own.take(range(3)) for group in run.engine.groups)
     steps = torch.cat([(after[name] - before[name]).flatten(1) for name in before], 1) / 0.1
-    assert [found.gradient for found in report.clients] == pytest.approx(steps.square().sum(1).tolist())
-    assert [found.variance for found in report.clients] == pytest.approx([0, 0, 0], abs=1e-12)  # a single batch
-    assert [found.steps for found in report.clients] == [1, 1, 1]
-    assert report.round == 2
+    assert [found.gradient for found in point.clients] == pytest.approx(steps.square().sum(1).tolist())
+    assert [found.variance for found in point.clients] == pytest.approx([0, 0, 0], abs=1e-12)  # a single batch
+    assert [found.steps for found in point.clients] == [1, 1, 1]
+    assert point.round == 2
+
+
+def test_a_point_on_the_way_is_what_the_run_had_there(tmp_path: Path) -> None:
+    options = {"method": "mp-fedcl", "model": "cnn", "device": "cpu", "train_size": 150, "clients": 3, "rounds": 4}
+    run = Run(Experiment.from_mapping(options | {"engine": "sequential"}))
+    half = RunFolder.create(tmp_path / "half", run.experiment)
+    with pytest.raises(Stopped):
+        run.play(half, StopAfterTwo())
+    run = Run(run.experiment)
+    whole = RunFolder.create(tmp_path / "whole", run.experiment)
+    run.play(whole, Progress())
+    report = examine(whole, points=3)
+    assert [point.round for point in report.points] == [0, 2, 4]
+    (there,) = examine(half, points=1).points
+    assert report.points[1].clients == there.clients
+    assert [bound for bound in there.bounds if bound.quantity != "rounds"] == report.points[1].bounds
+    assert any(bound.quantity == "rounds" for bound in report.points[2].bounds)
+    (alone,) = examine(whole, points=1).points
+    assert alone == report.points[2]
+
+
+def test_a_short_run_has_fewer_points_than_asked_for(tmp_path: Path) -> None:
+    run = Run(Experiment.from_mapping({"model": "cnn", "device": "cpu", "train_size": 150, "clients": 3, "rounds": 1}))
+    folder = RunFolder.create(tmp_path / "run", run.experiment)
+    run.play(folder, Progress())
+    assert [point.round for point in examine(folder, points=5).points] == [0, 1]
+    with pytest.raises(UserError, match="1 or more"):
+        examine(folder, points=0)
+
+
+def test_losses_are_compared_client_by_client() -> None:
+    lines = [
+        {"round": 1, "participants": [0, 1], "losses": [3.0, 2.0]},
+        {"round": 2, "participants": [1, 2], "losses": [2.5, 1.0]},
+        {"round": 3, "participants": [0, 1], "losses": [2.0, 2.5]},
+    ]
+    assert trends(lines) == [Trend(0, 1, []), Trend(1, 2, [2, 3])]
+    assert [trend.fell for trend in trends(lines)] == [1, 0]
 
 
 def test_a_run_over_a_network_keeps_its_models_elsewhere(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", Experiment())
     (folder.path / "flower.json").write_text("{}")
     with pytest.raises(UserError, match="elsewhere"):
-        examine(folder)
+        examine(folder, points=1)

@@ -34,6 +34,7 @@ from protofed.models.layers import step
 from protofed.models.net import Net
 from protofed.randomness import generator, step_keys
 from protofed.results.folder import RunFolder
+from protofed.results.progress import Progress
 from protofed.runner import Run, participants
 
 BATCHES = 20
@@ -216,30 +217,29 @@ def bounds_of(method: Method, found: Estimates, used: Used) -> list[Bound]:
     return []
 
 
-def examine(folder: RunFolder, points: int = 1, tell: Callable[[int, int], None] = lambda played, of: None) -> Report:
+def examine(folder: RunFolder, points: int, progress: Progress | None = None) -> Report:
     """At the last checkpoint and, for more than one point, at as many rounds before it, evenly spaced.
 
-    The rounds before it are played again, since a run keeps its last models alone; `tell` hears how far that is.
-    Nothing is written.
+    The rounds up to the last of those are played again, since a run keeps its last models alone. Nothing is written.
     """
     if points < 1:
         raise UserError("--points", points, "it must be 1 or more")
     experiment = folder.experiment()
     if experiment.engine == "flower-sim" or (folder.path / "flower.json").is_file():
         raise UserError("DIR", str(folder.path), "its clients are elsewhere, and so are their models")
-    run = Run(_plain(experiment))
     played = folder.checkpoint.rounds()
     if played is None:
         raise UserError("DIR", str(folder.path), "it has no checkpoint yet")
+    run = Run(_plain(experiment))
     history = folder.played()[:played]
     where = sorted({round(played * number / max(1, points - 1)) for number in range(points - 1)} - {played})
+    progress = progress or Progress()
+    progress.begin(run)
     found = []
-    for number in range(where[-1] + 1 if where else 0):
-        tell(number, where[-1])
-        if number in where:
-            found.append(_point(run, number, history))
-        if number < where[-1]:
-            run.play_round()
+    for upto in where:
+        while len(run.history) < upto:
+            progress.advance(run, run.play_round())
+        found.append(_point(run, upto, history))
     loaded = folder.checkpoint.load(run.engine.groups)
     assert loaded is not None
     run.broadcast, _ = loaded

@@ -25,19 +25,22 @@ def test_bounds_stand_beside_what_was_used_and_nothing_is_written(place: Path) -
     assert "estimated constants" in out
     for equation in ("Eq. 16", "Eq. 17", "Eq. 18"):
         assert equation in out
-    assert "the clients' mean loss fell in" in out
+    assert "a client's loss fell from one of its turns to the next in" in out
     assert "momentum 0.5" in out
 
 
 def test_json_has_every_client(place: Path) -> None:
     values = json.loads(succeed(place, "theory", "run", "--json").out)
-    losses = [line["loss"] for line in rounds_of(place / "run")]
+    losses = [line["losses"] for line in rounds_of(place / "run")]
     assert values["estimates_only"] is True
-    assert [client["client"] for client in values["clients"]] == [0, 1, 2]
-    assert values["estimates"]["L1"] == max(client["L1"] for client in values["clients"])
-    assert [bound["used"] for bound in values["bounds"] if bound["quantity"] == "rounds"] == [3]
-    assert values["rose"] == [number + 1 for number in (1, 2) if losses[number] >= losses[number - 1]]
-    assert values["fell"] + len(values["rose"]) == 2
+    assert [point["round"] for point in values["points"]] == [0, 1, 2, 3]
+    last = values["points"][-1]
+    assert [client["client"] for client in last["clients"]] == [0, 1, 2]
+    assert last["estimates"]["L1"] == max(client["L1"] for client in last["clients"])
+    assert [bound["used"] for bound in last["bounds"] if bound["quantity"] == "rounds"] == [3]
+    assert values["trends"] == [
+        {"client": k, "turns": 2, "rose": [n + 1 for n in (1, 2) if losses[n][k] >= losses[n - 1][k]]} for k in range(3)
+    ]
 
 
 def test_a_method_without_theory_has_constants_only(place: Path) -> None:

@@ -80,6 +80,13 @@ class Checkpoint:
 
         self._begin(write, groups[0].device)
 
+    def rounds(self) -> int | None:
+        """After how many rounds it was written, if there is one."""
+        if not self.file.exists():
+            return None
+        with safe_open(self.file, framework="pt") as file:
+            return int(file.metadata()["rounds"])
+
     def load(self, groups: Sequence[Group]) -> tuple[Broadcast, int] | None:
         """Give the clients their models back: what the server sends next, and the rounds played, if there is any."""
         self.wait()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from protofed.reproduction import Reproduction
     from protofed.results.result import Result
     from protofed.sweeps import Sweep
-    from protofed.theory import Report
+    from protofed.theory import Estimates, Report
 
 COLUMNS = (
     "own/own/head",
@@ -179,21 +179,21 @@ def profile_table(report: Mapping[str, Any]) -> Table:
 
 
 def constants_table(report: Report) -> Table:
-    """What the papers' assumptions bound, as far as it was found."""
-    table = Table(title=f"{report.method} after round {report.round}: estimated constants", box=SIMPLE_HEAD)
-    for name in ("constant", "taken", "least of a client", "largest of a client"):
-        table.add_column(name, justify="left" if name == "constant" else "right")
-    found, clients = report.estimates, report.clients
-    rows: dict[str, tuple[float, Sequence[float]]] = {
-        "L1, smoothness": (found.L1, [client.L1 for client in clients]),
-        "L2, Lipschitz constant of the encoder": (found.L2, [client.L2 for client in clients]),
-        "σ², variance of gradients": (found.variance, [client.variance for client in clients]),
-        "G, mean norm of gradients": (found.G, [client.G for client in clients]),
-        "‖∇L‖², squared norm of the gradient (mean)": (found.mean_gradient, [client.gradient for client in clients]),
-        "E, local steps in a round": (found.steps, [client.steps for client in clients]),
+    """What the papers' assumptions bound, as far as it was found: a column for each point of the run."""
+    table = Table(title=f"{report.method}: estimated constants, after round", box=SIMPLE_HEAD)
+    table.add_column("")
+    for point in report.points:
+        table.add_column(str(point.round), justify="right")
+    rows: dict[str, Callable[[Estimates], float]] = {
+        "L1, smoothness": lambda found: found.L1,
+        "L2, Lipschitz constant of the encoder": lambda found: found.L2,
+        "σ², variance of gradients": lambda found: found.variance,
+        "G, mean norm of gradients": lambda found: found.G,
+        "‖∇L‖², squared norm of the gradient (mean)": lambda found: found.mean_gradient,
+        "E, local steps in a round": lambda found: found.steps,
     }
-    for name, (of_all, each) in rows.items():
-        table.add_row(name, *(f"{value:.4g}" for value in (of_all, min(each), max(each))))
+    for name, of in rows.items():
+        table.add_row(name, *(f"{of(point.estimates):.4g}" for point in report.points))
     return table
 
 
@@ -204,12 +204,17 @@ def bounds_table(report: Report) -> Table:
         caption="a learning rate below 0 does not exist; ∞: any lambda, or no number of rounds",
         box=SIMPLE_HEAD,
     )
-    for name in ("condition", "of", "bound", "used", "holds"):
+    for name in ("condition", "of", "after round", "bound", "used", "holds"):
         table.add_column(name, justify="left" if name in ("condition", "of") else "right")
-    for bound in report.bounds:
-        limit = "∞" if math.isinf(bound.bound) else f"{bound.bound:.4g}"
-        cells = (f"{bound.relation} {limit}", f"{bound.used:.4g}", "yes" if bound.holds else "no")
-        table.add_row(bound.quantity, bound.equation, *cells)
+    for last in report.points[-1].bounds:
+        which = (last.quantity, last.equation)
+        for point in report.points:
+            for bound in point.bounds:
+                if (bound.quantity, bound.equation) == which:
+                    limit = "∞" if math.isinf(bound.bound) else f"{bound.bound:.4g}"
+                    cells = (f"{bound.relation} {limit}", f"{bound.used:.4g}", "yes" if bound.holds else "no")
+                    table.add_row(*which, str(point.round), *cells)
+        table.add_section()
     return table
 
 
