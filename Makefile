@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find src -name '*.py' -o -name 'py.typed') pyproject.toml README.md LICENSE
 
-.PHONY: demo test test-slow test-network test-browser lint types unit wheel bench results-page api-page notebook clean
+.PHONY: demo test test-slow test-network soak fuzz test-browser lint types unit wheel bench results-page api-page notebook clean
 
 demo: .venv/.installed
 	$(BIN)/protofed compare --method local,fedavg,fedproto,sp-fedcl,mp-fedcl --dataset digits --split dirichlet \
@@ -32,6 +32,16 @@ test-slow: .venv/.tests-installed
 test-network: .venv/.tests-installed
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,simulation]'
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m network --durations=0
+
+# Hundreds of rounds with faults in one process, and fifteen over real processes that are killed: 20 minutes, at most 45.
+soak: .venv/.tests-installed
+	OMP_NUM_THREADS=1 timeout --signal INT --kill-after 120 2700 $(BIN)/pytest -m soak --durations=0 tests/soak
+
+# Damaged files for everything that reads files, with Hypothesis and atheris; make fuzz FUZZ_SECONDS=3600 looks longer.
+FUZZ_SECONDS ?= 120
+fuzz: .venv/.tests-installed
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[fuzz]'
+	OMP_NUM_THREADS=1 FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest -m fuzz tests/fuzz
 
 # Needs Chromium and its driver: apt-get install chromium chromium-driver
 test-browser: .venv/.tests-installed

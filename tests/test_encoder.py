@@ -226,8 +226,11 @@ def with_card(file: Path, **changes: Any) -> None:
     ("changes", "says"),
     [
         ({"model": "resnet99"}, "did you mean 'resnet"),
-        ({"model": "head"}, "missing, of another shape"),
+        ({"model": "head"}, "9330 numbers.*has 16640"),
+        ({"model": "cnn-18"}, "missing, of another shape"),
         ({"image_size": 10**9}, "from 1 to 1024"),
+        ({"image_size": 1024, "channels": 1024}, "at most"),  # an image of 4 GB
+        ({"model": "mlp", "image_size": 1024}, "for images of"),  # weights of 2 GB
         ({"image_size": "8"}, "type int"),
         ({"channels": 3}, "for each channel"),
         ({"mean": [float("nan")]}, "finite"),

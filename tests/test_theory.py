@@ -195,6 +195,16 @@ def test_losses_are_compared_client_by_client() -> None:
     assert [trend.fell for trend in trends(lines)] == [1, 0]
 
 
+def test_losses_that_are_missing_are_said(tmp_path: Path) -> None:
+    """Also where a checkpoint says that there were more rounds, which would all be played."""
+    run = Run(Experiment(method="fedproto", train_size=60, clients=2, rounds=1, split="iid", model="cnn", device="cpu"))
+    folder = RunFolder.create(tmp_path / "run", run.experiment)
+    run.play(folder, Progress())
+    folder.rounds.write_text("")
+    with pytest.raises(UserError, match="losses of 1 rounds"):
+        examine(folder, points=1)
+
+
 def test_a_run_over_a_network_keeps_its_models_elsewhere(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", Experiment())
     (folder.path / "flower.json").write_text("{}")

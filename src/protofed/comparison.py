@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ class Row:
     bytes_up_per_round: Spread
     bytes_down_per_round: Spread
     seconds: Spread
+    guarantee: str | None = None  # of privacy, where it is promised: that of the seed which spent most
 
 
 @dataclass(frozen=True)
@@ -73,9 +75,10 @@ class Comparison:
             least, most = min(traffic, key=traffic.__getitem__), max(traffic, key=traffic.__getitem__)
             spread = f"{least} ({traffic[least]:,.0f}) to {most} ({traffic[most]:,.0f})"
             notes.append(f"methods differ in bytes per round: from {spread}")
-        early = [f"{run.method} seed {run.seed} ({run.rounds})" for run in self.results if run.stopped != "rounds"]
-        if early:
-            notes.append(f"the time budget cut rounds short: {', '.join(early)}")
+        for limit in ("time budget", "privacy budget"):
+            early = [f"{run.method} seed {run.seed} ({run.rounds})" for run in self.results if run.stopped == limit]
+            if early:
+                notes.append(f"the {limit} cut rounds short: {', '.join(early)}")
         return notes
 
     def to_json(self) -> str:
@@ -187,6 +190,7 @@ def rows_of(results: Sequence[Result]) -> list[Row]:
                 bytes_up_per_round=Spread.of([run.bytes_up / run.rounds for run in runs]),
                 bytes_down_per_round=Spread.of([run.bytes_down / run.rounds for run in runs]),
                 seconds=Spread.of([run.seconds for run in runs]),
+                guarantee=max(runs, key=lambda run: math.inf if run.epsilon is None else run.epsilon).guarantee,
             )
         )
     return rows

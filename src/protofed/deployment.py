@@ -45,6 +45,7 @@ from protofed.engines.flower.processes import (
 from protofed.engines.flower.server import Settings
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment, read_yaml
+from protofed.forms import made
 
 COMES_BACK = 120.0
 """Seconds in which a client tries to connect first: a server takes one that was killed for present for a minute."""
@@ -64,6 +65,7 @@ server: {address}
 #rounds: 200                     # at most
 #megabytes: 100                  # of a message, in or out
 #send: [prototypes, numbers]     # what may leave: weights, prototypes, numbers
+#secure: required                # uploads leave under secure aggregation's masks only
 #device: cpu
 #threads: 1
 """
@@ -88,7 +90,7 @@ class Federation:
         path = folder / "federation.yaml"
         if not path.is_file():
             raise UserError("DIR", str(folder), "it has no federation.yaml: make one with `protofed deploy init`")
-        return cls(folder=folder.resolve(), **read_yaml(path))
+        return made(str(path), cls, read_yaml(path), folder=folder.resolve())
 
     @property
     def address(self) -> str:

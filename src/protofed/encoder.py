@@ -18,11 +18,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from protofed.data.augmentation import IMAGENET
-from protofed.data.samples import Dataset, Samples, check_statistics
+from protofed.data.samples import Dataset, Samples, check_shape, check_statistics
 from protofed.engines.group import fit
 from protofed.errors import UserError, unknown
 from protofed.experiment import check_type
-from protofed.models import MODELS, build
+from protofed.models import MODELS, build, check_size
 from protofed.models.stacking import bytes_per_image
 from protofed.storage import cache_folder, write_whole
 
@@ -64,6 +64,7 @@ class Card:
         for name, largest in (("channels", LARGEST), ("image_size", LARGEST)):
             if not 1 <= getattr(self, name) <= largest:
                 raise UserError(name, getattr(self, name), f"it must be from 1 to {largest}")
+        check_shape(*self.shape)
         check_statistics(self.mean, self.std, self.channels)
 
     @property
@@ -77,6 +78,7 @@ class Encoder:
 
     def __init__(self, card: Card, state: Mapping[str, Tensor], device: torch.device) -> None:
         self.card, self.state, self.device = card, dict(state), device
+        check_size(card.model, card.shape, 1, state)
         self.module = build(card.model, card.shape, 1, 0).eval()
         whole = self.module.state_dict()
         own = {name: tensor.shape for name, tensor in whole.items() if _in_encoder(name)}
@@ -118,7 +120,7 @@ class Encoder:
             if text is None:
                 raise UserError("card", None, "the file has none: `protofed encoder import` makes one")
             return cls(Card(**json.loads(text)), state, device)
-        except (SafetensorError, OSError, TypeError, ValueError) as error:  # UserError is a ValueError
+        except (SafetensorError, OSError, TypeError, ValueError, RecursionError) as error:  # UserError is a ValueError
             why = " ".join(str(error).split())
             raise UserError("--encoder", str(path), f"it is not an encoder that can be read: {why}") from None
 

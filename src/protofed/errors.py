@@ -5,12 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST = 1000
+"""Characters of a value that an error shows."""
+
 
 class UserError(ValueError):
     """Wrong input: names the argument, what it was and what it may be."""
 
     def __init__(self, argument: str, value: object, allowed: str) -> None:
-        super().__init__(f"{argument}: {value!r} is not usable; {allowed}")
+        super().__init__(f"{argument}: {_shown(value)} is not usable; {allowed}")
 
 
 class DivergedError(RuntimeError):
@@ -19,6 +22,15 @@ class DivergedError(RuntimeError):
 
 class LostError(RuntimeError):
     """Another process of a run that several share has failed or is gone."""
+
+
+def _shown(value: object) -> str:
+    """A value as Python writes it, if it can and the line stays one."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of too many digits, or lists in lists in lists
+        return f"a {type(value).__name__} that is too large to show"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def unknown(argument: str, value: str, known: Iterable[str]) -> UserError:

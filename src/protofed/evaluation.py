@@ -8,7 +8,7 @@ the client's own classes) and, on novel classes, `5-way-5-shot` and the like (ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
@@ -44,9 +44,16 @@ class Evaluation:
     diagnostic: list[str] = field(default_factory=list)  # by class means of the client's own data, not by the method
     tested: list[int] | None = None  # the clients that `per_client` is of, if not all
 
-    def means(self) -> dict[str, float]:
-        """Each accuracy as one number: the mean over domains where it is known per domain, else over clients."""
-        clients = {name: sum(values) / len(values) for name, values in self.per_client.items()}
+    def means(self, without: Container[int] = ()) -> dict[str, float]:
+        """Each accuracy as one number: the mean over domains where it is known per domain, else over clients.
+
+        `without` some clients, such as those that attack.
+        """
+        clients = {}
+        for name, values in self.per_client.items():
+            who = self.tested if self.tested is not None else range(len(values))
+            counted = [value for member, value in zip(who, values, strict=True) if member not in without]
+            clients[name] = sum(counted) / len(counted)
         domains = {name: sum(values.values()) / len(values) for name, values in self.per_domain.items()}
         return clients | domains
 

@@ -70,6 +70,20 @@ class Experiment:
     )
     start: str | None = _option(None, "Initial weights (safetensors), by name and shape; stem and head are drawn anew.")
     encoder: str | None = _option(None, "Frozen encoder (safetensors): models see its features instead of images.")
+    defence: str = _option(
+        "none", "Robust aggregation that `protofed defences` lists, before the method's own; several, comma-separated."
+    )
+    attack: str = _option("none", "What attackers do, for experiments: a name that `protofed attacks` lists.")
+    attackers: float = _option(0.2, "Part of the clients that attack, with --attack.")
+    privacy: Literal["none", "client", "example"] = _option(
+        "none", "Differential privacy of a whole client, or of each of its training examples; see also --noise."
+    )
+    clip: float | None = _option(None, "Largest norm of what a client, or an example, adds to a sum (--privacy).")
+    noise: float = _option(0.0, "Standard deviation of the noise as a multiple of --clip (--privacy).")
+    epsilon: float | None = _option(None, "Privacy budget: stop before the round that would exceed it (--privacy).")
+    delta: float = _option(1e-5, "Chance with which --epsilon may not hold (--privacy).")
+    min_count: int = _option(0, "Prototypes of fewer samples never leave a client.")
+    secure: bool = _option(False, "Secure aggregation: the server learns only sums (over a network).")
     rounds: int = _option(60, "Communication rounds.")
     epochs: int = _option(1, "Local epochs in a round.")
     batch_size: int = _option(32, "Local batch size.")
@@ -126,7 +140,29 @@ class Experiment:
         self._require("long_tail", self.long_tail is None or self.long_tail >= 1, "it must be 1 or more")
         for name in ("width", "threads", "image_size"):
             self._require(name, getattr(self, name) is None or getattr(self, name) >= 1, "it must be 1 or more")
+        self._require("attackers", 0 < self.attackers < 1, "it must be above 0 and below 1")
+        if self.attack != "none":
+            self._require(
+                "attack", self.engine != "flower-sim", "attacks are played in one process, not over a network"
+            )
+        self._check_privacy()
+        why = "with --secure the server sees sums alone, so it cannot compare clients"
+        self._require("defence", self.defence == "none" or not self.secure, why)
         self._require("time_budget", self.time_budget is None or self.time_budget > 0, "it must be above 0 seconds")
+
+    def _check_privacy(self) -> None:
+        self._require("min_count", self.min_count >= 0, "it must be 0 or more")
+        self._require("noise", self.noise >= 0, "it must be 0 or more")
+        self._require("delta", 0 < self.delta < 1, "it must be above 0 and below 1")
+        for name in ("clip", "epsilon"):
+            self._require(name, getattr(self, name) is None or getattr(self, name) > 0, "it must be above 0")
+        if self.privacy == "none":
+            for name in ("clip", "noise", "epsilon", "delta"):
+                unset = getattr(self, name) == getattr(Experiment, name)
+                self._require(name, unset, "it is for --privacy client or --privacy example")
+        self._require("privacy", self.privacy == "none" or self.engine != "flower-sim", "it is not for a network yet")
+        self._require("noise", self.noise == 0 or self.clip is not None, "without --clip no noise is enough")
+        self._require("epsilon", self.epsilon is None or self.noise > 0, "without --noise no budget is enough")
 
     def _require(self, name: str, holds: bool, allowed: str) -> None:
         if not holds:

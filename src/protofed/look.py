@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from protofed.errors import UserError
 from protofed.evaluation import models_of, sent_to
+from protofed.forms import made
 from protofed.prototypes import Prototypes, class_means, nearest_class
 from protofed.randomness import generator
 from protofed.storage import write_whole
@@ -56,9 +58,38 @@ class Look:
     @classmethod
     def read(cls, path: Path) -> Look:
         """What `write` wrote."""
-        with safe_open(path, framework="pt") as file:
-            rest: dict[str, Any] = {name: json.loads(value) for name, value in (file.metadata() or {}).items()}
-            return cls(**{name: file.get_tensor(name) for name in file.keys()}, **rest)  # noqa: SIM118 - no mapping
+        try:
+            with safe_open(path, framework="pt") as file:
+                rest: dict[str, Any] = {name: json.loads(value) for name, value in (file.metadata() or {}).items()}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            return made("look", cls, {**rest, **tensors})._checked()
+        except (SafetensorError, OSError, ValueError, RecursionError) as error:  # UserError is a ValueError
+            raise UserError(str(path), " ".join(str(error).split()), "it cannot be read") from None
+
+    def _checked(self) -> Look:
+        """The same, if its tensors are of the shapes above, and few enough to be shown."""
+        (points, size), classes = self.features.shape if self.features.dim() == 2 else (0, 0), len(self.classes)
+        number, clients = (
+            len(self.prototypes) if self.prototypes.dim() else 0,
+            len(self.homes) if self.homes.dim() else 0,
+        )
+        shapes = {
+            "holds": (clients, classes),
+            "homes": (clients,),
+            "confusion": (classes, classes),
+            "features": (points, size),
+            "points": (points, 4),
+            "prototypes": (number, size),
+            "marks": (number, 3),
+        }
+        for name, shape in shapes.items():
+            found: Tensor = getattr(self, name)
+            kind = torch.float32 if name in ("features", "prototypes") else torch.int64
+            if found.shape != shape or found.dtype != kind or not bool(found.isfinite().all()):
+                raise UserError(name, f"{found.dtype} {list(found.shape)}", f"it must be {kind} {list(shape)}, finite")
+        if points > POINTS or number > PROTOTYPES * len(self.kinds):
+            raise UserError("points", [points, number], "there are more than a look takes")
+        return self
 
 
 @torch.no_grad()

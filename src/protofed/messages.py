@@ -175,7 +175,7 @@ def _unpack(parts: Mapping[str, Tensor], name: str) -> Prototypes:
     return Prototypes(vectors.view(shape), counts.view(shape[:-1]))
 
 
-_STORED: dict[torch.dtype, str] = {
+STORED: dict[torch.dtype, str] = {
     torch.int64: "I64",
     torch.float64: "F64",
     torch.float32: "F32",
@@ -193,9 +193,9 @@ _STORED: dict[torch.dtype, str] = {
 @lru_cache(maxsize=4096)
 def _serialised_size(layout: Layout) -> int:
     """The length of the safetensors file of such tensors, without making one: that would write every weight."""
-    order, header, end = list(_STORED), {}, 0
+    order, header, end = list(STORED), {}, 0
     for name, dtype, shape in sorted(layout, key=lambda entry: (order.index(entry[1]), entry[0])):
         begin, end = end, end + math.prod(shape) * dtype.itemsize
-        header[name] = {"dtype": _STORED[dtype], "shape": shape, "data_offsets": (begin, end)}
+        header[name] = {"dtype": STORED[dtype], "shape": shape, "data_offsets": (begin, end)}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     return 8 + -(-len(text) // 8) * 8 + end  # the header's length, the header in whole words, the data

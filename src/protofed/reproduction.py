@@ -18,8 +18,9 @@ import yaml
 
 from protofed.comparison import SEEDS, Spread, share_cores
 from protofed.data import describe
-from protofed.errors import UserError, unknown
+from protofed.errors import UserError
 from protofed.experiment import read_yaml
+from protofed.forms import made
 from protofed.methods import build_method
 from protofed.papers import COMMUNICATION, DISTANCE, EACH_ROUND, Cell, Target, Trial, chosen, find_target, needs_file
 from protofed.prototypes import distance
@@ -65,11 +66,7 @@ class Request:
     @classmethod
     def read(cls, folder: Path) -> Request:
         """That of a folder."""
-        values = read_yaml(folder / CONFIG)
-        for name in values:
-            if name not in cls.__dataclass_fields__:
-                raise unknown("configuration key", str(name), cls.__dataclass_fields__)
-        return cls(**values)
+        return made(str(folder / CONFIG), cls, read_yaml(folder / CONFIG))
 
 
 @dataclass(frozen=True)
@@ -382,7 +379,7 @@ def _prototype_distance(result: Result) -> float:
 
 def _lines(result: Result) -> list[dict[str, Any]]:
     assert result.folder is not None
-    return [json.loads(line) for line in (Path(result.folder) / "rounds.jsonl").read_text("utf-8").splitlines()]
+    return RunFolder(Path(result.folder)).played()
 
 
 def _each_round(results: Sequence[Result], score: str) -> list[float]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,11 +22,11 @@ from protofed.encoder import Encoder
 from protofed.engines import Engine, make_engine
 from protofed.engines.group import Group, group_clients
 from protofed.engines.ranks import ALONE, Ranks
-from protofed.errors import UserError
+from protofed.errors import LostError, UserError
 from protofed.evaluation import Evaluation, Evaluator
 from protofed.experiment import Experiment
 from protofed.look import look
-from protofed.messages import Broadcast
+from protofed.messages import Broadcast, Upload
 from protofed.methods import build_method, parameters
 from protofed.methods.base import Clock, Method, PublicExchange
 from protofed.models import ModelSpec, parameter_count
@@ -36,6 +36,22 @@ from protofed.randomness import generator, key
 from protofed.results.folder import RunFolder, write_atomically
 from protofed.results.progress import Progress
 from protofed.results.result import Result, summarise
+from protofed.trust.attacks import Backdoor, Memory, find_attack, obeyed
+from protofed.trust.defences import find_defences
+from protofed.trust.privacy import privacy_of
+from protofed.trust.validation import refusals
+
+ATTACK = "attack/"
+"""How names of what attackers remember begin in a checkpoint."""
+
+
+class Believed(NamedTuple):
+    """The uploads that the method's server gets, of whom, why others were refused, and who was found out."""
+
+    uploads: Upload
+    who: tuple[int, ...]
+    refused: dict[int, str]
+    suspected: list[int]
 
 
 class Interrupted(Exception):
@@ -57,12 +73,19 @@ class Run:
         self.ranks = ranks
         _settle(experiment)
         self.method = method or build_method(experiment.method, experiment.params)
+        self.defences = find_defences(experiment.defence)
         self.device = _device(experiment.device, ranks)
         if federation is not None and experiment.encoder is not None:
             raise UserError("encoder", experiment.encoder, "a federation of your own may hold features instead")
         self.encoder = encoder_of(experiment, self.device)
         self.drift = drift_of(experiment, self.encoder) if federation is None else None
         self.federation = federation or (self.drift.at(0) if self.drift else federation_of(experiment, self.encoder))
+        self.attack = find_attack(experiment.attack, experiment.attackers, self.federation.total, experiment.seed)
+        self.memory: Memory = {}
+        if self.attack is not None:
+            if self.drift is not None:
+                raise UserError("--attack", self.attack.name, "what attackers hold does not drift")
+            self.federation = self.attack.federation(self.federation)
         groups = group_clients(
             experiment, self.method, self.federation, models or experiment.model.split(","), self.device
         )
@@ -72,6 +95,10 @@ class Run:
         )
         self.engine.ranks = ranks
         self.experiment = _resolved(experiment, self.engine)
+        total = self.federation.total
+        self.privacy = privacy_of(
+            experiment, self.engine, self.encoder, lambda number: participants(experiment, total, number)
+        )
         self.evaluator: Callable[[Broadcast], Evaluation] = Evaluator(self.engine)
         self.broadcast = self.engine.initial_broadcast()
         self.history: list[dict[str, Any]] = []
@@ -92,7 +119,7 @@ class Run:
                         folder.append_round(line)
                         if stop or self.over() or done % self.experiment.checkpoint_every == 0:
                             with section("checkpoint"):
-                                folder.checkpoint.save(self.broadcast, self.engine.groups, done)
+                                folder.checkpoint.save(self._remembered(), self.engine.groups, done)
                 progress.advance(self, line)
             if folder is not None:
                 folder.checkpoint.wait()
@@ -114,20 +141,27 @@ class Run:
         clock = Clock(len(self.history), self.experiment.rounds, tuple(who), clients, self.experiment.seed)
         sent = self.broadcast
         uploads, losses = self.engine.round(who, sent, clock)
-        left_out = self.engine.left_out
-        who = [member for member in who if member not in left_out]
-        clock = clock._replace(who=tuple(who))
+        left_out = dict(self.engine.left_out)
+        clock = clock._replace(who=tuple(member for member in who if member not in left_out))
         with section("aggregation"):
-            self.broadcast = self.method.aggregate(uploads, sent, clock)
+            if self.attack is not None:
+                uploads = self.attack.send(uploads, sent, clock, self.memory)
+            bytes_up = sum(uploads.sizes()) if who else 0
+            believed = self._believed(uploads, sent, clock)
+            left_out |= believed.refused
+            losses = [loss for member, loss in zip(clock.who, losses, strict=True) if member not in believed.refused]
+            clock = clock._replace(who=believed.who)
+            self.broadcast = self.method.aggregate(believed.uploads, sent, clock)
+        who = list(clock.who)
         messages = [self.method.send(sent, member) for member in who]
         sizes = {id(message): message.size() for message in {id(message): message for message in messages}.values()}
         line = {
             "round": clock.round + 1,
             "seconds": self._since(began),
-            "loss": statistics.fmean(losses),
+            "loss": statistics.fmean(losses) if losses else self.history[-1]["loss"] if self.history else 0.0,
             "losses": losses,
             "participants": who,
-            "bytes_up": sum(uploads.sizes()) + self.engine.exchanged[0],
+            "bytes_up": bytes_up + self.engine.exchanged[0],
             "bytes_down": sum(sizes[id(message)] for message in messages) + self.engine.exchanged[1],
             "scalars_up": uploads.scalars(),
             "prototypes": describe(self.broadcast.prototypes, sent.prototypes),
@@ -135,11 +169,44 @@ class Run:
             **_not_evaluated(),
         }
         if left_out:
-            line["left_out"] = dict(left_out)
+            line["left_out"] = left_out
+        if self.defences:
+            line["suspected"] = believed.suspected
+        if self.privacy is not None:
+            line["epsilon"] = self.privacy.spent(clock.round + 1)
         self.history.append(line)
         if self._due(line) or self.over():
             self.evaluate(line)
         return line
+
+    def _believed(self, uploads: Upload, sent: Broadcast, clock: Clock) -> Believed:
+        """What is left of a round's uploads behind the door, the defences and the noise."""
+        uploads, refused = self._at_the_door(uploads, sent, clock)
+        who = tuple(member for member in clock.who if member not in refused)
+        suspected: set[int] = set()
+        for defend in self.defences:
+            uploads, found = defend(uploads, sent)
+            suspected |= {who[row] for row in found}
+        if self.privacy is not None:
+            uploads = self.privacy.release(uploads, sent, clock._replace(who=who))
+        return Believed(uploads, who, refused, sorted(suspected))
+
+    def _at_the_door(self, uploads: Upload, sent: Broadcast, clock: Clock) -> tuple[Upload, dict[int, str]]:
+        """The uploads that may be believed, and why the others may not, by client."""
+        if self.experiment.privacy == "client":  # they are clipped; one client must not decide whether another counts
+            return uploads, {}
+        declared = None
+        if self.engine.holds_data and self.experiment.privacy == "none":  # noisy counts may be above what there is
+            each = self.experiment.epochs if self.method.collect == "all-epochs" else 1
+            declared = [each * len(self.federation.members[member].train) for member in clock.who]
+        found = refusals(uploads, sent, declared)
+        if not found:
+            return uploads, {}
+        if len(found) == len(clock.who):
+            reasons = "; ".join(dict.fromkeys(found.values()))
+            raise LostError(f"every upload of round {clock.round + 1} was refused: {reasons}")
+        kept = torch.tensor([row for row in range(len(clock.who)) if row not in found])
+        return uploads.reorder(kept), {clock.who[row]: f"refused: {reason}" for row, reason in found.items()}
 
     def _drift(self, federation: Federation) -> None:
         """What clients hold from now on."""
@@ -158,11 +225,13 @@ class Run:
         line["bytes_down"] += self.engine.exchanged[1] - down
         if evaluation.tested is not None:
             line["tested"] = evaluation.tested
-        line["accuracy"] = evaluation.means()
+        line["accuracy"] = evaluation.means(without=self.attack.who if self.attack else ())
         line["per_client"] = evaluation.per_client
         line["per_domain"] = evaluation.per_domain
         line["diagnostic"] = evaluation.diagnostic
         line["interval"] = evaluation.interval
+        if isinstance(self.attack, Backdoor):
+            line["backdoor"] = obeyed(self.engine, self.broadcast, self.attack)
         line["seconds"] += self._since(began)
 
     def _since(self, began: float) -> float:
@@ -174,10 +243,15 @@ class Run:
         return landmark or bool(line["round"] % self.experiment.eval_every == 0)
 
     def over(self) -> bool:
-        """Whether all rounds are played or the time is used up."""
+        """Whether all rounds are played, or the time or the privacy budget is used up."""
         budget = self.experiment.time_budget
         spent = sum(line["seconds"] for line in self.history)
-        return len(self.history) >= self.experiment.rounds or (budget is not None and spent >= budget)
+        late = budget is not None and spent >= budget
+        return len(self.history) >= self.experiment.rounds or late or self._exhausted()
+
+    def _exhausted(self) -> bool:
+        """Whether another round would exceed the privacy budget."""
+        return self.privacy is not None and self.privacy.exhausted(len(self.history) + 1)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Everything that the next round depends on, for comparing runs: the clients' models, and the server's part."""
@@ -197,7 +271,15 @@ class Run:
             if not self._due(line):  # it was evaluated because the run stopped there
                 line.update(_not_evaluated())
         if found:
-            self.broadcast = found[0]
+            kept = found[0].kept
+            self.memory = {name.removeprefix(ATTACK): kept[name] for name in kept if name.startswith(ATTACK)}
+            others = {name: tensor for name, tensor in kept.items() if not name.startswith(ATTACK)}
+            self.broadcast = dataclasses.replace(found[0], kept=others)
+
+    def _remembered(self) -> Broadcast:
+        """The broadcast with all that is kept for later rounds."""
+        memory = {ATTACK + name: tensor for name, tensor in self.memory.items()}
+        return dataclasses.replace(self.broadcast, kept={**self.broadcast.kept, **memory})
 
     def client_memory(self, group: Group) -> int:
         """Bytes a client of a group has to keep between rounds: what it does not receive, or its whole last model."""
@@ -217,6 +299,12 @@ class Run:
     def _drawn_anew(self) -> list[str]:
         """What of the models was not in the file they started from."""
         return list(dict.fromkeys(name for group in self.engine.groups for name in group.drawn_anew))
+
+    def _stopped(self) -> str:
+        """Why there are no more rounds."""
+        if len(self.history) >= self.experiment.rounds:
+            return "rounds"
+        return "privacy budget" if self._exhausted() else "time budget"
 
     def result(self, folder: RunFolder | None) -> Result:
         """What came out so far."""
@@ -239,20 +327,25 @@ class Run:
             bytes_up=sum(line["bytes_up"] for line in self.history),
             bytes_down=sum(line["bytes_down"] for line in self.history),
             seconds=sum(line["seconds"] for line in self.history),
-            stopped="rounds" if len(self.history) >= experiment.rounds else "time budget",
+            stopped=self._stopped(),
             accuracy=accuracy,
             drift=self._drifted(),
             drawn_anew=None if experiment.start is None else self._drawn_anew(),
             encoder=None if self.encoder is None else dataclasses.asdict(self.encoder.card),
+            privacy=None if self.privacy is None else experiment.privacy,
+            epsilon=None if self.privacy is None else self.privacy.spent(len(self.history)),
+            delta=None if self.privacy is None else experiment.delta,
             folder=None if folder is None else str(folder.path),
         )
 
 
 def participants(experiment: Experiment, clients: int, number_of_round: int) -> list[int]:
     """Who takes part in a round, in client order."""
+    draws = generator(experiment.seed, "participation", number_of_round)
+    if experiment.privacy == "client":  # each by itself, perhaps nobody: so the accounting takes it to be
+        return torch.rand(clients, generator=draws).lt(experiment.participation).nonzero().squeeze(1).tolist()
     number = max(1, round(experiment.participation * clients))
-    draw = torch.randperm(clients, generator=generator(experiment.seed, "participation", number_of_round))
-    return sorted(draw[:number].tolist())
+    return sorted(torch.randperm(clients, generator=draws)[:number].tolist())
 
 
 def public_images(experiment: Experiment, method: Method, encoder: Encoder | None) -> torch.Tensor | None:

@@ -91,9 +91,10 @@ class Sweep:
         for cell in {cell.method: cell for cell in self.cells}.values():
             if self.score_of(cell) not in cell.row.accuracy:
                 notes.append(f"{cell.method} has no {self.score}, only {', '.join(cell.row.accuracy)}")
-        early = sum(run.stopped != "rounds" for run in self.results)
-        if early:
-            notes.append(f"the time budget cut rounds short in {early} of {len(self.results)} runs")
+        for limit in ("time budget", "privacy budget"):
+            early = sum(run.stopped == limit for run in self.results)
+            if early:
+                notes.append(f"the {limit} cut rounds short in {early} of {len(self.results)} runs")
         return notes
 
     def to_json(self) -> str:

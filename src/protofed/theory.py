@@ -232,6 +232,8 @@ def examine(folder: RunFolder, points: int, progress: Progress | None = None) ->
         raise UserError("DIR", str(folder.path), "it has no checkpoint yet")
     run = Run(_plain(experiment))
     history = folder.played()[:played]
+    if len(history) < played or not all("losses" in line for line in history):
+        raise UserError("DIR", str(folder.path), f"rounds.jsonl does not have the losses of {played} rounds")
     where = sorted({round(played * number / max(1, points - 1)) for number in range(points - 1)} - {played})
     progress = progress or Progress()
     progress.begin(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import io
 import json
 import struct
 import sys
@@ -19,7 +20,7 @@ from data_toys import real_data
 from numpy.typing import NDArray
 
 from protofed.data import load
-from protofed.data.arrays import npz
+from protofed.data.arrays import npz, npz_images
 from protofed.data.leaf import femnist, femnist_split
 from protofed.data.mat import read_mat, svhn, svhn_beginning
 from protofed.data.synth_digits import drawn_digits
@@ -375,3 +376,41 @@ def test_real_usps_and_svhn() -> None:
     labels = torch.cat([houses.train.labels, houses.test.labels])
     assert labels[:10].tolist() == [1, 9, 2, 3, 2, 5, 9, 3, 3, 1]
     assert labels.bincount().tolist() == [66, 227, 141, 134, 110, 112, 78, 70, 78, 67]
+
+
+def npy(shape: tuple[int, ...], content: bytes, kind: str = "|u1") -> bytes:
+    """An array's file, whatever its header says."""
+    made = io.BytesIO()
+    np.lib.format.write_array_header_1_0(made, {"descr": kind, "fortran_order": False, "shape": shape})
+    return made.getvalue() + content
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (npy((10**12, 2, 2), b"1234"), "header says .*4 bytes follow"),
+        (npy((2**40, 0, 2**40), b"1234"), "header says"),
+        (npy((1, 2, 2), b"12345"), "header says"),
+        (npy((1,), b"12345678", "|O"), "header says"),
+        (b"no array", "damaged"),
+    ],
+)
+def test_an_array_is_what_its_header_says(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "mine.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("images.npy", content)
+    with pytest.raises(UserError, match=message):
+        npz_images(path)
+
+
+def test_hdf5_of_long_texts_is_not_unpacked(tmp_path: Path) -> None:
+    """A file of a few kilobytes whose pixels, as text, would be 50 GB; and labels in a grid."""
+    import h5py
+
+    path = tmp_path / "usps.h5"
+    for kind, shape in (("S100000", (2000,)), ("f4", (2000, 1))):
+        with h5py.File(path, "w") as file:
+            for part in ("train", "test"):
+                file.create_dataset(f"{part}/data", (2000, 256), dtype=kind, chunks=True)
+                file.create_dataset(f"{part}/target", shape, dtype="i8")
+        refused(lambda: usps_h5([path], None), path)

@@ -327,3 +327,28 @@ def test_real_pictures_and_digit5() -> None:
     sizes = {row["name"]: (row["train"], row["test"]) for row in describe(place) if row["present"]}
     assert sizes["office-caltech10"] == (len(things.train), len(things.test))
     assert sizes["mnist-m"] == (len(blended.train), len(blended.test))
+
+
+def test_a_picture_is_of_a_format_that_is_asked_for(tmp_path: Path) -> None:
+    """Pillow would hand EPS to Ghostscript, whatever the file is called."""
+    fill(tmp_path, {f"a/{i}.png": png(i) for i in range(5)})
+    fill(tmp_path, {"a/5.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"})
+    with pytest.raises(UserError, match=r"5\.png.*cannot identify"):
+        folder([tmp_path], None)
+
+
+def test_links_that_lead_nowhere_are_no_pictures(tmp_path: Path) -> None:
+    fill(tmp_path, {f"{name}/{i}.png": png(i) for name in "ab" for i in range(5)})
+    (tmp_path / "a" / "self.png").symlink_to(tmp_path / "a" / "self.png")
+    (tmp_path / "a" / "absent.png").symlink_to(tmp_path / "absent")
+    (tmp_path / "a" / "loop").symlink_to(tmp_path)
+    assert len(load(f"folder:{tmp_path}").train) == 8
+
+
+def test_a_folder_in_the_place_of_a_file_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "usps.h5").mkdir()
+    with pytest.raises(UserError, match="usps"):
+        load("usps", tmp_path)
+    (tmp_path / "own.npz").mkdir()
+    with pytest.raises(UserError, match=r"own\.npz"):
+        load(f"npz:{tmp_path / 'own.npz'}")

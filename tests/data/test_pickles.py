@@ -234,3 +234,42 @@ def test_real_cifar10() -> None:
     assert dataset.test.labels.bincount().tolist() == [1000] * 10
     assert dataset.mean == pytest.approx((0.4914, 0.4822, 0.4465), abs=1e-4)  # the values everyone uses
     assert dataset.std == pytest.approx((0.2470, 0.2435, 0.2616), abs=1e-4)
+
+
+def _nested(depth: int) -> list[Any]:
+    """A list in which 2**depth numbers seem to be."""
+    made: list[Any] = [1]
+    for _ in range(depth):
+        made = [made, made]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\x80\x02}r\xff\xff\xff\xff.", "keeps something in place 4294967295"),  # 64 GB of memory
+        (b"\x80\x02})" + b"q\x01h\x01\x86" * 60 + b"K\x01s.", "repeats a tuple"),  # a key that takes forever to hash
+        (b"\x80\x02}K\x012\x86K\x01s.", "repeats a tuple"),
+    ],
+)
+def test_a_few_bytes_cannot_ask_for_much(content: bytes, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_pickle("batch", content)
+
+
+def test_names_that_are_no_text_are_left_out() -> None:
+    assert read_pickle("batch", pickle.dumps({b"a": 1, 2: 3, 16**10_000: 4}, 2)) == {"a": 1}
+
+
+def test_lists_in_lists_are_no_labels_and_no_names(tmp_path: Path) -> None:
+    content: dict[str, dict[bytes, object]] = {
+        "train": {b"data": rows(2, 0), b"fine_labels": [0, 1]},
+        "test": {b"data": rows(1, 1), b"fine_labels": [1]},
+        "meta": {b"fine_label_names": [b"a", b"b"]},
+    }
+    for name, what, message in (("train", b"fine_labels", "labels"), ("meta", b"fine_label_names", "names")):
+        for member, values in content.items():
+            changed = {**values, what: _nested(40)} if member == name else values
+            (tmp_path / member).write_bytes(pickle.dumps(changed, protocol=2))
+        with pytest.raises(UserError, match=message):
+            cifar100([tmp_path / member for member in content], None)

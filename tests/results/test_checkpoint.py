@@ -192,3 +192,18 @@ def test_lost_models_are_refused(tmp_path: Path, keep: int | None) -> None:
         clients.write_bytes(clients.read_bytes()[:keep])
     with pytest.raises(UserError, match="its checkpoint cannot be read"):
         Checkpoint(tmp_path / "c").load(play("fedproto", model=Plain, rounds=0).engine.groups)
+
+
+def test_a_damaged_checkpoint_is_not_gone_on_from(tmp_path: Path) -> None:
+    run = play("mp-fedcl", rounds=1)
+    with Checkpoint(tmp_path / "c") as checkpoint:
+        save(checkpoint, run, 1)
+    whole = checkpoint.file.read_bytes()
+    flipped = bytearray(whole)
+    flipped[-1] ^= 1  # a number of the server's, which is still one
+    for data in (bytes(flipped), whole.replace(b'"rounds":"1"', b'"rounds":"2"'), whole[:100], b""):
+        checkpoint.file.write_bytes(data)
+        with pytest.raises(UserError, match="its checkpoint cannot be read"):
+            Checkpoint(tmp_path / "c").load(run.engine.groups)
+    with pytest.raises(UserError, match="its checkpoint cannot be read"):
+        Checkpoint(tmp_path / "c").rounds()

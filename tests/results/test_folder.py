@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from made_rounds import a_round
 
 from protofed.errors import UserError
 from protofed.experiment import Experiment
@@ -64,7 +66,7 @@ def test_a_folder_that_cannot_be_made_leaves_no_draft(tmp_path: Path, monkeypatc
 
 def test_rounds_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", Experiment())
-    lines = [{"round": number, "value": number / 3} for number in (1, 2, 3)]
+    lines = [{**a_round(number), "value": number / 3} for number in (1, 2, 3)]
     for line in lines:
         folder.append_round(line)
     with folder.rounds.open("a") as file:
@@ -73,6 +75,34 @@ def test_rounds_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
     assert [json.loads(line) for line in folder.rounds.read_text().splitlines()] == lines[:2]
     folder.append_round(lines[2])
     assert folder.read_rounds(3) == lines
+
+
+WRONG: dict[str, Any] = {
+    "round": None,
+    "loss": float("nan"),
+    "seconds": 10**400,
+    "participants": [0, 1],
+    "per_client": {"own/own/head": [1.0]},
+    "scalars_up": {"weights": 3},
+    "prototypes": {"pool": {"each": [1], "padded": "no", "drift": None}},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_line_that_is_not_a_rounds_is_one_error(tmp_path: Path, name: str) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    folder.append_round({**a_round(1), name: WRONG[name]})
+    for read in (folder.played, lambda: folder.read_rounds(1)):
+        with pytest.raises(UserError, match=rf"run.*rounds\.jsonl cannot be read.*line 1: {name}"):
+            read()
+
+
+@pytest.mark.parametrize("content", [b"\xff\n", b"[" * 10_000 + b"\n", b"1\n", b"{}\n", b"9" * 5000 + b"\n"])
+def test_rounds_that_are_no_lines_are_one_error(tmp_path: Path, content: bytes) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    folder.rounds.write_bytes(content)
+    with pytest.raises(UserError, match=r"rounds\.jsonl cannot be read"):
+        folder.played()
 
 
 def test_fresh_paths_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

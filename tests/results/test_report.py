@@ -15,6 +15,7 @@ import yaml
 
 from cli.helpers import TINY, invoke, succeed
 from protofed import api
+from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.look import Look, look
 from protofed.methods import METHODS
@@ -158,6 +159,50 @@ def test_wrong_folders_are_one_line(comparison: Path, tmp_path: Path) -> None:
         assert len(outcome.err.splitlines()) == 1
         assert why in outcome.err
     assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("look.safetensors", b"nothing"),
+        ("profile.json", b"{"),
+        ("profile.json", b'{"sections": {"training": {"share": 1e999}}}'),
+        ("rounds.jsonl", b'{"round": 1}\n'),
+    ],
+)
+def test_a_damaged_file_is_one_line_that_names_it(comparison: Path, tmp_path: Path, file: str, content: bytes) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(comparison / "fedavg-seed0", run)
+    (run / file).write_bytes(content)
+    outcome = invoke(tmp_path, "report", "run")
+    assert (outcome.code, len(outcome.err.splitlines())) == (2, 1)
+    assert file in outcome.err
+
+
+def test_a_look_of_another_form_is_refused(tmp_path: Path) -> None:
+    whole: dict[str, Any] = {
+        "model": "own",
+        "rule": "head",
+        "classes": ["a", "b"],
+        "domains": ["c"],
+        "kinds": ["local"],
+    }
+    whole |= {"holds": torch.zeros(3, 2).long(), "homes": torch.zeros(3).long(), "confusion": torch.eye(2).long()}
+    whole |= {"features": torch.zeros(5, 4), "points": torch.zeros(5, 4).long()}
+    whole |= {"prototypes": torch.zeros(2, 4), "marks": torch.zeros(2, 3).long()}
+    Look(**whole).write(tmp_path / "look")
+    Look.read(tmp_path / "look")
+    for changes in (
+        {"features": torch.full((5, 4), torch.nan)},
+        {"features": torch.tensor(1.0)},
+        {"points": torch.zeros(5, 4)},
+        {"holds": torch.zeros(2, 2).long()},
+        {"features": torch.zeros(10_000, 4), "points": torch.zeros(10_000, 4).long()},  # t-SNE would take hours
+        {"classes": "ab"},
+    ):
+        Look(**whole | changes).write(tmp_path / "look")
+        with pytest.raises(UserError, match="look"):
+            Look.read(tmp_path / "look")
 
 
 EVIL = "</script><img src=x onerror=alert(1)>"

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from protofed.results.result import Accuracy, summarise
+import pytest
+
+from protofed.errors import UserError
+from protofed.results.result import Accuracy, Result, summarise
 from protofed.results.table import size
+
+RESULT = Result(
+    *("fedavg", "digits", "iid", 2, 3, 0, "sequential", "cpu", "mlp", {"k": 1}, [10], 40, "own/own/head"),
+    *(1, 2, 1.5, "rounds", {"own/own/head": Accuracy(1.0, 2.0, 3.0, 1, [1.0])}),
+)
 
 
 def lines(*rounds: tuple[float, ...]) -> list[dict[str, Any]]:
@@ -58,3 +69,28 @@ def test_only_rounds_that_were_evaluated_count() -> None:
 def test_bytes_are_shown_in_decimal_units() -> None:
     sizes = (0, 999, 1000, 1_234_567, 5e9, 5e12)
     assert [size(number) for number in sizes] == ["0 B", "999 B", "1.0 kB", "1.2 MB", "5.0 GB", "5000.0 GB"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": None}, "method: None"),
+        ({"accuracy": []}, "name its accuracies"),
+        ({"accuracy": {"a": {"last": "high"}}}, r"result\.json: a"),
+        ({"seconds": float("inf")}, "seconds: inf"),
+        ({"more": 1}, "'more'"),
+    ],
+)
+def test_a_result_that_is_none_is_one_error(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    (tmp_path / "result.json").write_text(RESULT.to_json())
+    assert Result.read(tmp_path) == replace(RESULT, folder=str(tmp_path))
+    (tmp_path / "result.json").write_text(json.dumps(json.loads(RESULT.to_json()) | changes))
+    with pytest.raises(UserError, match=message):
+        Result.read(tmp_path)
+
+
+def test_an_accuracy_that_some_rounds_lack_is_of_those_that_have_it() -> None:
+    rounds = lines((1.0,), (2.0,), (3.0,))
+    del rounds[0]["accuracy"]["own/all/head"]
+    rounds[0]["accuracy"]["own/own/head"] = 9.0
+    assert summarise(rounds)["own/all/head"].last5 == 2.5

@@ -12,6 +12,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from made_rounds import a_round
 
 from protofed import comparison
 from protofed.errors import UserError
@@ -25,7 +26,7 @@ EXPERIMENT = Experiment(method="fedproto", rounds=4)
 
 def line(number: int, **accuracy: float) -> dict[str, Any]:
     """What a round leaves behind, as far as a watcher is concerned."""
-    return {"round": number, "seconds": 2.0, "loss": 3.0 / number, "accuracy": accuracy}
+    return {**a_round(number), "seconds": 2.0, "loss": 3.0 / number, "accuracy": accuracy}
 
 
 def begin(path: Path, experiment: Experiment = EXPERIMENT, rounds: int = 2) -> RunFolder:

@@ -57,6 +57,8 @@ BAD: dict[str, Callable[[], bytes]] = {
     "infinite": lambda: changed(f"{SET}/vectors", torch.full((3, SIZE), torch.inf)),
     "vectors shape": lambda: changed(f"{SET}/vectors", torch.ones(3, SIZE + 1)),
     "vectors rank": lambda: changed(f"{SET}/vectors", torch.ones(3)),
+    "vectors of no rank": lambda: changed(f"{SET}/vectors", torch.tensor(1.0)),
+    "index of no rank": lambda: changed(f"{SET}/index", torch.tensor(1, dtype=torch.int32)),
     "vectors type": lambda: changed(f"{SET}/vectors", torch.ones(3, SIZE, dtype=torch.float16)),
     "index shape": lambda: changed(f"{SET}/index", torch.ones(3, 3, dtype=torch.int32)),
     "index type": lambda: changed(f"{SET}/index", torch.ones(3, 2, dtype=torch.int64)),
@@ -110,6 +112,8 @@ def test_a_broadcast_must_fit_the_model() -> None:
         {"prototypes/pool/shape": torch.tensor([2**20, CLASSES, SLOT, SIZE], dtype=torch.int32)},
         {"prototypes/more/vectors": torch.ones(1, SIZE)},
         {"numbers/x": torch.tensor(torch.nan)},
+        {"numbers/x": torch.tensor(1.0).to(torch.float8_e4m3fn)},
+        {"numbers/x": torch.tensor(torch.nan, dtype=torch.complex64)},
     ):
         with pytest.raises(RefusedError):
             Schema.of_broadcast(flat | wrong, model(), CLASSES, SIZE).check(flat | wrong)
@@ -119,18 +123,24 @@ def test_facts_and_message_survive_the_way_and_others_do_not() -> None:
     content = wire.pack({"id": 3, "word": "é"}, upload())
     facts, data = wire.unpack(content, 10_000)
     assert (facts["id"], facts["word"], data) == (3, "é", upload().encode())
-    assert wire.size(content) == len(data) + len(json.dumps(facts))
+    assert wire.size(content) == len(data) + len(json.dumps(facts)) + wire.DIGEST
     with pytest.raises(RefusedError, match="larger"):
         wire.unpack(content, len(data) - 1)
     array = ArrayRecord({"safetensors": Array("uint8", (0,), "safetensors", b"")})
-    for text in ("no json", "[]", "{}", '{"protocol": 2}', '{"protocol": 1}' + " " * wire.LARGEST_FACTS):
+    right = '{"protocol": 2}'
+    for text in ("no json", "[]", "{}", '{"protocol": 1}', right + " " * wire.LARGEST_FACTS, "[" * 100_000):
+        told = ConfigRecord({"json": text, "digest": wire.digest(text, b"")})
         with pytest.raises(RefusedError):
-            wire.unpack(RecordDict({"facts": ConfigRecord({"json": text}), "message": array}), 100)
+            wire.unpack(RecordDict({"facts": told, "message": array}), 100)
+    told = ConfigRecord({"json": right, "digest": wire.digest(right, b"")})
+    assert wire.unpack(RecordDict({"facts": told, "message": array}), 100) == ({"protocol": 2}, b"")
     for wrong in (
         RecordDict(),
         RecordDict({"facts": ConfigRecord({"json": 5}), "message": array}),
-        RecordDict({"facts": ConfigRecord({"json": '{"protocol": 1}'})}),
-        RecordDict({"facts": ConfigRecord({"json": '{"protocol": 1}'}), "message": array, "more": array}),
+        RecordDict({"facts": ConfigRecord({"json": right}), "message": array}),
+        RecordDict({"facts": ConfigRecord({"json": right, "digest": bytes(32)}), "message": array}),
+        RecordDict({"facts": told}),
+        RecordDict({"facts": told, "message": array, "more": array}),
     ):
         with pytest.raises(RefusedError):
             wire.unpack(wrong, 100)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import protofed
 from protofed.data import load
@@ -93,3 +94,10 @@ def test_without_held_out_images_nothing_is_measured(exported: Exported, tmp_pat
 def test_a_name_is_new(exported: Exported, name: str) -> None:
     with pytest.raises(UserError, match="NAME"):
         add_class(exported.predictor, name, images_of(9, 5), exported.held_out)
+
+
+def test_held_out_features_of_another_form_are_refused(tmp_path: Path) -> None:
+    for features, labels in ((torch.zeros(4), torch.tensor(1)), (torch.zeros(2, 3), torch.zeros(2).long())):
+        save_file({"features": features, "labels": labels}, tmp_path / "held-out.safetensors")
+        with pytest.raises(UserError, match="do not fit together"):
+            read_held_out(tmp_path, 4)

@@ -156,7 +156,7 @@ def _parameters(pairs: list[str] | None) -> dict[str, Any]:
             raise UserError("--set", pair, "write it as key=value")
         try:
             values[name] = parse_yaml(value)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             raise UserError("--set", pair, "the value cannot be read") from None
     return values
 

@@ -1,4 +1,4 @@
-"""What there is: methods, models, datasets."""
+"""What there is: methods, models, datasets, attacks, defences."""
 
 from __future__ import annotations
 
@@ -44,6 +44,26 @@ def datasets_command(
             print(f"{row['name']}: {row['note']}")
     if not as_json:
         print("your own data: folder:PATH (pictures) and npz:PATH (arrays)")
+
+
+@app.command("attacks")
+def attacks_command(as_json: Json = False) -> None:
+    """List the attacks that experiments can play."""
+    from protofed.trust.attacks import ATTACKS
+
+    _list(
+        [{"name": name, "an attacker": attack.about} for name, attack in ATTACKS.items()],
+        ("name", "an attacker"),
+        as_json,
+    )
+
+
+@app.command("defences")
+def defences_command(as_json: Json = False) -> None:
+    """List the defences against clients that are not to be trusted."""
+    from protofed.trust.defences import describe
+
+    _list(describe(), ("name", "of", "description"), as_json)
 
 
 def _list(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -> None:

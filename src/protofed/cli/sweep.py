@@ -152,6 +152,6 @@ def _grid(pairs: list[str]) -> dict[str, list[Any]]:
             raise UserError("--grid", pair, f"{text} is there twice; give all its values at once")
         try:
             grid[name] = [parse_yaml(value) for value in values.split(",")]
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             raise UserError("--grid", pair, "the values cannot be read") from None
     return grid

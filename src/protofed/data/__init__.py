@@ -46,14 +46,17 @@ def load(
 ) -> Dataset:
     """A dataset by name, with all or the first `train_size` of its training images, of their size or of another."""
     kind, _, path = name.partition(":")
-    if path and kind in OWN:
-        dataset = _own(name, kind, Path(path), image_size)
-    elif name not in DATASETS:
-        raise unknown("--dataset", name, (*DATASETS, *(f"{kind}:PATH" for kind in OWN)))
-    elif DATASETS[name].parts:
-        dataset = _together(name, DATASETS[name], data_dir, image_size)
-    else:
-        dataset = _one(name, DATASETS[name], data_dir, image_size)
+    try:
+        if path and kind in OWN:
+            dataset = _own(name, kind, Path(path), image_size)
+        elif name not in DATASETS:
+            raise unknown("--dataset", name, (*DATASETS, *(f"{kind}:PATH" for kind in OWN)))
+        elif DATASETS[name].parts:
+            dataset = _together(name, DATASETS[name], data_dir, image_size)
+        else:
+            dataset = _one(name, DATASETS[name], data_dir, image_size)
+    except OSError as error:  # a folder where a file should be, or one that may not be read
+        raise UserError("--dataset", name, f"its files cannot be read: {error}") from None
     if train_size is None:
         return dataset
     if not 1 <= train_size <= len(dataset.train):

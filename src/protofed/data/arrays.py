@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib import format as npy
 from torch import Tensor
 
 from protofed.data.files import MOST, damaged
@@ -50,16 +53,28 @@ def npz_images(path: Path) -> Tensor:
 
 
 def _arrays(path: Path) -> dict[str, Any]:
-    """The arrays that have a meaning here; numpy reads no objects."""
+    """The arrays that have a meaning here."""
     try:
         with zipfile.ZipFile(path) as archive:
             total = sum(entry.file_size for entry in archive.infolist())
-        if total <= MOST:
-            with np.load(path, allow_pickle=False) as content:
-                return {name: content[name] for name in content.files if name.removeprefix("test_") in KEYS}
+            if total <= MOST:
+                known = {f"{half}{what}.npy" for half in ("", "test_") for what in KEYS}
+                names = [name for name in archive.namelist() if name in known]
+                return {name.removesuffix(".npy"): _array(archive.read(name)) for name in names}
     except Exception as error:  # what zipfile and numpy raise on a broken file is whatever they stumble over
         raise damaged(path, error) from None
     raise UserError(str(path), f"{total} bytes unpacked", f"at most {MOST} are read")
+
+
+def _array(content: bytes) -> Any:
+    """The array in a .npy file, of numbers or text; numpy's reader makes room for what a header says it holds."""
+    file = BytesIO(content)
+    read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
+    shape, fortran, kind = read_header(file)
+    rest = content[file.tell() :]
+    if kind.hasobject or math.prod(shape) * kind.itemsize != len(rest):
+        raise ValueError(f"its header says {shape} of {kind}, and {len(rest)} bytes follow")
+    return np.frombuffer(bytearray(rest), kind).reshape(shape, order="F" if fortran else "C")
 
 
 def _numbers(path: Path, what: str, arrays: Sequence[Any]) -> tuple[list[Tensor], list[str]]:

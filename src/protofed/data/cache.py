@@ -31,7 +31,7 @@ def checksum(name: str, paths: Sequence[Path], side: int | None) -> str:
         if path.is_dir():
             total.update(path.name.encode())
             for file in sorted(path.rglob("*")):
-                about = file.stat()
+                about = file.stat() if file.exists() else file.lstat()  # a link may lead nowhere
                 total.update(f"{file.relative_to(path)}/{about.st_size}/{about.st_mtime_ns}\n".encode())
         else:
             total.update(_digest(path))

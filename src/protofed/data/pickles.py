@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import pickletools
 import tarfile
 import zlib
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from protofed.data.files import MOST, damaged
 from protofed.data.order import fifth_out
 from protofed.data.samples import Dataset, Samples
 from protofed.errors import UserError
+from protofed.forms import fits
 
 SIDE = 32
 
@@ -101,15 +103,37 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it refers to something outside of it, {pid!r}")
 
 
+def _look_through(content: bytes) -> None:
+    """Raise where a few bytes would ask for much memory or time.
+
+    The places in which a pickle keeps things are numbered, and there is room made for all up to the highest. A tuple
+    that holds one tuple twice, which does the same, takes forever as the key of a dict; pickles of arrays repeat none.
+    """
+    tuples, places, before = set[Any](), 0, ""
+    for code, number, _ in pickletools.genops(content):
+        if "PUT" in code.name or code.name == "MEMOIZE":
+            place: Any = places if code.name == "MEMOIZE" else number
+            places += 1
+            if place > len(content):
+                raise pickle.UnpicklingError(f"it keeps something in place {place}")
+            if before.startswith("TUPLE"):
+                tuples.add(place)
+        if code.name == "DUP" or (code.name in ("GET", "BINGET", "LONG_BINGET") and number in tuples):
+            raise pickle.UnpicklingError("it repeats a tuple")
+        before = code.name
+
+
 def read_pickle(path: Path | str, content: bytes) -> dict[str, Any]:
     """The dict in a pickle, by names: arrays, lists, text and numbers."""
     try:
+        _look_through(content)
         loaded = _Unpickler(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a broken pickle raises whatever its instructions run into
         raise damaged(path, error or type(error).__name__) from None
     if not isinstance(loaded, dict):
         raise damaged(path, f"it holds a {type(loaded).__name__}, not a dict")
-    return {_text(name): value.array if isinstance(value, _Array) else value for name, value in loaded.items()}
+    named = {_text(name): value for name, value in loaded.items() if isinstance(name, bytes | str)}
+    return {name: value.array if isinstance(value, _Array) else value for name, value in named.items()}
 
 
 def _text(value: object) -> str:
@@ -132,7 +156,10 @@ def _cifar(name: str, paths: Sequence[Path], members: Sequence[str], labels: str
     *train, test, meta = (read_pickle(paths[0].parent / member, content.pop(member)) for member in members)
     where = paths[0].parent / members[0]
     parts = [_samples(where, part.get("data"), part.get(labels)) for part in (*train, test)]
-    classes = [_text(label) for label in meta.get(names, ())]
+    words: Any = meta.get(names)
+    if not fits(words, list[bytes | str]):
+        raise damaged(where.with_name(members[-1]), f"its `{names}` are not names")
+    classes = [_text(word) for word in words]
     every = Samples.of(torch.cat([part.images for part in parts[:-1]]), torch.cat([part.labels for part in parts[:-1]]))
     return Dataset.of(name, every, parts[-1], classes)
 
@@ -163,8 +190,11 @@ def _samples(path: Path, data: Any, labels: Any) -> Samples:
 
 
 def _labels(path: Path, labels: Any, number: int) -> torch.Tensor:
+    flat = isinstance(labels, np.ndarray) or (
+        isinstance(labels, list | tuple) and all(isinstance(one, int | np.integer) for one in labels)
+    )
     try:
-        made = torch.tensor(np.asarray(labels, dtype=np.int64))
+        made = torch.tensor(np.asarray(labels if flat else [], dtype=np.int64))
     except (TypeError, ValueError, OverflowError):
         made = torch.empty(0)
     if made.shape != (number,):

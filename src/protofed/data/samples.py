@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +12,9 @@ from torch import Tensor
 
 from protofed.errors import UserError
 from protofed.experiment import check_type
+
+LARGEST = 2**24
+"""Numbers of an image that a model sees."""
 
 
 @dataclass(frozen=True, eq=False)  # tensors do not compare to one truth value: equal means the same object
@@ -133,6 +137,12 @@ def check(
         raise UserError("mean and std", (mean, std), f"give {channels} of each, one per channel")
     if not all(s > 0 for s in std):
         raise UserError("std", std, "must be above 0")
+
+
+def check_shape(*shape: int) -> None:
+    """Raise if images are larger than any that is looked at: a card is somebody's word, and such images are made."""
+    if math.prod(shape) > LARGEST:
+        raise UserError("image", list(shape), f"it may have {LARGEST} numbers at most")
 
 
 def check_statistics(mean: Sequence[Any], std: Sequence[Any], channels: int) -> None:

@@ -16,6 +16,9 @@ from protofed.errors import UserError
 LARGEST = 2**26  # bytes of a picture in a zip, and pixels of a picture; more is taken for a bomb
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"}
 
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+"""The same in Pillow's words. It knows many more by their first bytes, and hands one of them, EPS, to Ghostscript."""
+
 
 class Tree:
     """The files of a folder or of a zip by their paths, in the order of their names; a zip is never unpacked."""
@@ -78,7 +81,7 @@ def decode(content: bytes, side: int, name: str) -> Tensor:
     from PIL import Image
 
     try:
-        with Image.open(BytesIO(content)) as image:
+        with Image.open(BytesIO(content), formats=FORMATS) as image:
             if image.width * image.height > LARGEST:
                 raise ValueError(f"{image.width} x {image.height} pixels are too many")
             colours = image.convert("RGB")

@@ -58,8 +58,10 @@ def usps_h5(paths: Sequence[Path], _: int | None) -> Dataset:
         with h5py.File(paths[0]) as file:
             for name in ("train", "test"):
                 data, target = file[name]["data"], file[name]["target"]
-                if data.shape != (len(target), PIXELS) or len(target) > MANY:
+                if data.shape != (*target.shape, PIXELS) or len(target) > MANY:
                     raise damaged(paths[0], f"{name}/data is {data.shape}, not ({len(target)}, {PIXELS})")
+                if not {data.dtype.kind, target.dtype.kind} <= set("fiu"):  # a text may be a gigabyte long
+                    raise damaged(paths[0], f"{name} holds {data.dtype} and {target.dtype}, not numbers")
                 parts.append((torch.from_numpy(data[()]), torch.from_numpy(target[()]).long()))
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise error if isinstance(error, UserError) else damaged(paths[0], error) from None

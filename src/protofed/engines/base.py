@@ -24,6 +24,7 @@ from protofed.models.net import Net
 from protofed.profiling import section
 from protofed.prototypes import Prototypes
 from protofed.randomness import generator, key, step_keys
+from protofed.trust.privacy import enough
 
 Collected = tuple[Tensor, Tensor] | None
 """Features [n, m, D] and labels [n, m], -1 for padding; None where a method collects none while training."""
@@ -64,6 +65,9 @@ class Engine(ABC):
         self.low = torch.bfloat16 if experiment.precision == "bf16" else None
         self.groups = list(groups)
         self._check_groups()
+        if experiment.privacy != "none" and not self.holds_data:
+            why = "noise is not drawn over a network yet; --min-count is all there is there"
+            raise UserError("--privacy", experiment.privacy, why)
 
     def move(self, federation: Federation) -> None:
         """Go on with other data of the same clients."""
@@ -97,6 +101,8 @@ class Engine(ABC):
         `exchanged` and `left_out` are of this round.
         """
         self.exchanged = (0, 0)
+        if not who:
+            return self._nothing(), []
         received = self._receive(self._mine(who), broadcast)
         losses = []
         played: list[tuple[Group, list[int], Trained]] = []
@@ -119,7 +125,7 @@ class Engine(ABC):
         shares = []
         for (group, rows, trained), (_, means) in zip(played, losses, strict=True):
             with section("prototypes"):
-                upload = self.upload(trained)
+                upload = self.guarded(self.upload(trained), group, rows, trained, clock)
             shares.append(self._share(group, rows, upload, trained.weights, means))
         for (group, rows, _), (lost, means) in zip(played, losses, strict=True):
             _check_finite([group.members[row] for row in rows], lost, means, clock)  # here a GPU is waited for
@@ -136,6 +142,11 @@ class Engine(ABC):
     def upload(self, trained: Trained) -> Upload:
         """What clients send."""
         return self.method.upload(trained)
+
+    def guarded(self, upload: Upload, group: Group, rows: Sequence[int], trained: Trained, clock: Clock) -> Upload:  # noqa: ARG002
+        """What of it leaves the clients: no prototype that stands for too few samples."""
+        each = self._epochs() if self.method.collect == "all-epochs" else 1  # so often a sample counts
+        return enough(upload, each * self.experiment.min_count) if self.experiment.min_count else upload
 
     def trial(self, group: Group, rows: Sequence[int], steps: int) -> float:
         """Seconds that the first steps of some clients take, for each of them and each step; nothing is kept."""
@@ -157,8 +168,16 @@ class Engine(ABC):
     def schedule(self, group: Group, rows: Sequence[int], clock: Clock) -> Schedule:
         """The batches of some clients in one round."""
         draws = [generator(self.experiment.seed, "batches", group.members[row], clock.round) for row in rows]
-        epochs = sum(phase.epochs for phase in self.method.phases(self.experiment.epochs))
-        return schedule([group.sizes[row] for row in rows], self.experiment.batch_size, epochs, draws)
+        return schedule([group.sizes[row] for row in rows], self.experiment.batch_size, self._epochs(), draws)
+
+    def steps(self, size: int) -> int:
+        """Steps of a turn of a client with so many samples."""
+        each, _ = steps_in_epoch(np.array([size]), self.experiment.batch_size)
+        return int(each[0]) * self._epochs()
+
+    def _epochs(self) -> int:
+        """Of a turn."""
+        return sum(phase.epochs for phase in self.method.phases(self.experiment.epochs))
 
     def keys(self, group: Group, rows: Sequence[int], purpose: str, clock: Clock) -> Tensor:
         """One key per client for hashed draws."""
@@ -211,7 +230,8 @@ class Engine(ABC):
         self, group: Group, rows: Sequence[int], weights: State, collected: Collected, losses: Tensor, clock: Clock
     ) -> Trained:
         """What the method makes its uploads from."""
-        if self.method.collect == "eval-pass":
+        alone = self.method.collect is not None and self.experiment.privacy == "example"  # each sample once
+        if alone or self.method.collect == "eval-pass":
             with section("prototypes"):
                 collected = self.embed(group, rows, weights)
         features, labels = collected if collected is not None else (torch.empty(0), torch.empty(0))
@@ -276,6 +296,15 @@ class Engine(ABC):
 
     def _members(self, shares: Sequence[Share]) -> list[int]:
         return [self.groups[share.group].members[row] for share in shares for row in share.rows]
+
+    def _nothing(self) -> Upload:
+        """What no clients send: the form of an upload, with nobody in it."""
+        group = self.groups[0]
+        weights = {name: value.new_empty(0, *value.shape) for name, value in group.own.initial.items()}
+        nobody = torch.empty(0, dtype=torch.int64, device=self.device)
+        features = torch.empty(0, 0, group.feature_size, dtype=group.dtype, device=self.device)
+        classes = len(self.federation.classes)
+        return self.method.upload(Trained(weights, nobody, features, nobody.view(0, 0), classes, nobody, nobody))
 
     def _uploads(self, shares: Sequence[Share]) -> Upload:
         """In client order."""

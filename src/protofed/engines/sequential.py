@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.func import grad_and_value, vmap
 from torch.nn.utils.rnn import pad_sequence
 
 from protofed.data.augmentation import augmented
@@ -16,7 +17,9 @@ from protofed.engines.schedule import Losses, Schedule
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Batch, Clock, PublicExchange, Trained, Turn
 from protofed.models.layers import step
-from protofed.randomness import step_keys
+from protofed.prototypes import Prototypes
+from protofed.randomness import generator, step_keys
+from protofed.trust.privacy import is_frozen, private_gradient, private_means, sampling_rate, trains_privately
 
 EVAL_BATCH = 1000
 
@@ -26,6 +29,24 @@ class Sequential(Engine):
 
     name: ClassVar[str] = "sequential"
     tested_at_once: ClassVar[int] = 1
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.private = trains_privately(self.experiment, self.method, self.groups)
+        """Whether steps are those of DP-SGD."""
+
+    def schedule(self, group: Group, rows: Sequence[int], clock: Clock) -> Schedule:
+        """The batches of some clients; with noise each sample is in each by chance, which its accounting assumes."""
+        usual = super().schedule(group, rows, clock)
+        if not (self.private and self.experiment.noise):
+            return usual
+        batches, steps = [], usual.steps.tolist()
+        for row, number in zip(rows, steps, strict=True):
+            draws = generator(self.experiment.seed, "batches", group.members[row], clock.round)
+            size, rate = group.sizes[row], sampling_rate(self.experiment, group.sizes[row])
+            batches += [torch.rand(size, generator=draws).lt(rate).nonzero().squeeze(1) for _ in range(number)]
+        each = torch.split(pad_sequence(batches, batch_first=True, padding_value=-1), steps)
+        return usual._replace(rows=pad_sequence(list(each), batch_first=True, padding_value=-1))
 
     def train(
         self, group: Group, rows: Sequence[int], turns: Turns, batches: Schedule
@@ -55,6 +76,7 @@ class Sequential(Engine):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Phase by phase, batch by batch: the loss of each step, and the features and labels for prototypes."""
         model = self.net(group)
+        draws = generator(self.experiment.seed, "privacy", group.members[row], "steps", turn.clock.round)
         keys = step_keys(key, int(batches.steps))
         collecting = self.collecting(batches)[0].tolist()
         losses, features, labels = [], [], []
@@ -68,10 +90,13 @@ class Sequential(Engine):
                 chosen = (chosen[chosen >= 0] + group.begins[row]).to(self.device)
                 images = augmented(group.images[chosen], keys[now], self.experiment.augment)
                 batch = Batch(group.pixels(images), group.labels[chosen], torch.ones_like(chosen).bool())
-                with step(keys[now]):
-                    loss = self.loss(model, batch, turn).mean()
                 optimiser.zero_grad()
-                torch.autograd.backward(loss)
+                if self.private:
+                    loss = self._private_step(group, row, batch, keys[now], turn, draws)
+                else:
+                    with step(keys[now]):
+                        loss = self.loss(model, batch, turn).mean()
+                    torch.autograd.backward(loss)
                 self.clip(None if parameter.grad is None else parameter.grad.unsqueeze(0) for parameter in trainable)
                 if collecting[now] and model.features is not None:
                     features.append(model.features.detach())
@@ -80,6 +105,36 @@ class Sequential(Engine):
                 losses.append(loss.detach())
         empty = torch.empty(0)
         return torch.stack(losses), torch.cat(features or [empty]), torch.cat(labels or [empty])
+
+    def _private_step(
+        self, group: Group, row: int, batch: Batch, key: Tensor, turn: Turn, draws: torch.Generator
+    ) -> Tensor:
+        """DP-SGD: every trained parameter gets its noisy gradient; what the batch lost on average, 0 if it is empty."""
+        parameters = dict(group.module.named_parameters())
+        trained = {name: value.detach() for name, value in parameters.items() if value.requires_grad}
+        each, losses = self.gradients(group, trained, batch, key, turn)
+        size: float = len(batch.y)
+        if self.experiment.noise:  # how many were drawn is nobody's business
+            size = sampling_rate(self.experiment, group.sizes[row]) * group.sizes[row]
+        for name, gradient in private_gradient(each, size, self.experiment, draws).items():
+            parameters[name].grad = gradient
+        return losses.sum() / max(1, len(losses))
+
+    def gradients(
+        self, group: Group, trained: Mapping[str, Tensor], batch: Batch, key: Tensor, turn: Turn
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """The gradient of every sample by itself, [B, ...], and what each lost."""
+        if not len(batch.y):
+            return {name: value.new_zeros(0, *value.shape) for name, value in trained.items()}, batch.x.new_zeros(0)
+        fixed = {name: value for name, value in group.module.state_dict().items() if name not in trained}
+
+        def lost(trained: Mapping[str, Tensor], x: Tensor, y: Tensor, key: Tensor) -> Tensor:
+            one = Batch(x.unsqueeze(0), y.unsqueeze(0), torch.ones_like(y.unsqueeze(0)).bool())
+            with step(key):
+                return self.loss(self.net(group, {**fixed, **trained}), one, turn).squeeze(0)
+
+        keys = step_keys(key, len(batch.y))  # each its own dropout
+        return vmap(grad_and_value(lost), in_dims=(None, 0, 0, 0))(trained, batch.x, batch.y, keys)
 
     def public_step(
         self, group: Group, states: State, x: Tensor, received: Broadcast, keys: Tensor, clock: Clock
@@ -121,6 +176,23 @@ class Sequential(Engine):
             )
             uploads.append(self.method.upload(one))
         return Upload.join(uploads)
+
+    def guarded(self, upload: Upload, group: Group, rows: Sequence[int], trained: Trained, clock: Clock) -> Upload:
+        """With example-level privacy class means are noised, and how many samples there are is not said."""
+        if self.experiment.privacy != "example":
+            return super().guarded(upload, group, rows, trained, clock)
+        numbers = {name: torch.ones_like(value) for name, value in upload.numbers.items()}
+        if not upload.prototypes:
+            return Upload(upload.weights, {}, numbers)
+        # Where nothing changes, the same noise gives the same means again, which costs no more than once.
+        when = () if is_frozen(self.experiment, self.method, self.groups) else (clock.round,)
+        found = []
+        for place, row in enumerate(rows):
+            draws = generator(self.experiment.seed, "privacy", group.members[row], "means", *when)
+            seen = _only(trained.features, trained.labels, place)
+            found.append(private_means(*seen, trained.classes, self.experiment, draws))
+        vectors, counts = (torch.cat(part) for part in zip(*found, strict=True))
+        return Upload(upload.weights, dict.fromkeys(upload.prototypes, Prototypes(vectors, counts)), numbers)
 
     @torch.no_grad()
     def forward(self, group: Group, states: State, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -69,6 +69,13 @@ class Trained(NamedTuple):
     losses: Tensor | None = None  # [N]: mean training loss of the last local epoch
 
 
+class Summed(NamedTuple):
+    """How uploads enter a server that only adds them up: by what a client's weights and prototypes are weighed."""
+
+    weights: Literal["samples", "uniform"] = "samples"
+    prototypes: Literal["samples", "uniform"] = "uniform"
+
+
 @dataclass(frozen=True)
 class Method(ABC):
     """A federated method. Its fields are the parameters a user may set."""
@@ -124,6 +131,13 @@ class Method(ABC):
     def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:  # noqa: ARG002
         """What the server makes of a round's uploads (one per participant, in client order) and sends next."""
         return Broadcast()
+
+    def summed(self) -> Summed | None:
+        """How uploads are added up, if the server needs nothing of them but sums; None if it needs each client's.
+
+        It holds for the `aggregate` beside it: a class with one of its own says this again.
+        """
+        return None
 
     def send(self, broadcast: Broadcast, client: int) -> Broadcast:  # noqa: ARG002
         """What the server sends to one client."""

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Clock, weighted_mean
+from protofed.methods.base import Clock, Summed, weighted_mean
 from protofed.methods.local import Local
 
 
@@ -28,6 +28,10 @@ class FedAvg(Local):
     def shares(self, name: str) -> bool:  # noqa: ARG002
         """Everything."""
         return True
+
+    def summed(self) -> Summed | None:
+        """A mean is a sum."""
+        return Summed(self.averaging)
 
     def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:  # noqa: ARG002
         """W = Σ_k (n_k / n) w_k, or the plain mean of several public codes."""

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Clock, Collect, Trained
+from protofed.methods.base import Clock, Collect, Summed, Trained
 from protofed.methods.fedavg import FedAvg
 from protofed.models.normalised_head import NormalisedHead
 from protofed.prototypes import Prototypes, class_means, mean_over_holders
@@ -58,6 +58,10 @@ class FedNH(FedAvg):
         sent = super().upload(trained)
         body = {name: tensor for name, tensor in sent.weights.items() if name != W}
         return Upload(body, sent.prototypes, sent.numbers)
+
+    def summed(self) -> Summed | None:
+        """Means; classes by their samples."""
+        return Summed(self.averaging, "samples")
 
     def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
         """m_c = normalise(Σ_k n_{k,c} μ_{k,c} / Σ_k n_{k,c}),  W_c ← normalise(ρ W_c + (1−ρ) m_c)."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Clock, Collect, Trained, Turn, cross_entropy
+from protofed.methods.base import Batch, Clock, Collect, Summed, Trained, Turn, cross_entropy
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes, class_means, cluster_contrast, mean_over_holders
@@ -64,6 +64,10 @@ class FedProc(FedAvg):
         """Average the weights, and each class's means over the clients that hold it."""
         averaged = super().aggregate(uploads, previous, clock)
         return Broadcast(averaged.weights, {"global": mean_over_holders(uploads.prototypes["means"], self.weighting)})
+
+    def summed(self) -> Summed | None:
+        """Means."""
+        return Summed(self.averaging, self.weighting)
 
     def references(self, broadcast: Broadcast) -> Prototypes | None:
         """The global class means."""

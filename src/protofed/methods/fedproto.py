@@ -14,7 +14,7 @@ from torch import Tensor
 
 from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Clock, Collect, Trained, Turn, cross_entropy
+from protofed.methods.base import Batch, Clock, Collect, Summed, Trained, Turn, cross_entropy
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 from protofed.prototypes import (
@@ -80,6 +80,10 @@ class FedProto(FedAvg):
                 torch.where(fresh.filled, fresh.counts, old.counts),
             )
         return Broadcast(super().aggregate(uploads, previous, clock).weights, {"global": fresh})
+
+    def summed(self) -> Summed | None:
+        """A mean over holders is one of sums; Eq. 6 as printed divides each term by their number once more."""
+        return None if self.weighting == "literal" else Summed(self.averaging, self.weighting)
 
     def references(self, broadcast: Broadcast) -> Prototypes | None:
         """Eq. 4: the nearest global prototype."""

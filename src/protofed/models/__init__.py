@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import nn
 
 from protofed.errors import UserError, unknown
 from protofed.models.cnn import Cnn, ProtoNet
+from protofed.models.linear import Linear
 from protofed.models.mlp import Mlp
 from protofed.models.mobilenet import MobileNetV2
 from protofed.models.output import Output
@@ -18,7 +19,7 @@ from protofed.models.resnet import resnet10, resnet18, resnet18_fine
 from protofed.models.user import adopt
 from protofed.plugins import is_file_spec, load_from_file
 
-__all__ = ["MODELS", "Factory", "ModelSpec", "Output", "adopt", "build", "parameter_count"]
+__all__ = ["MODELS", "Factory", "ModelSpec", "Output", "adopt", "build", "check_size", "parameter_count"]
 
 Shape = tuple[int, int, int]
 Factory = Callable[[Shape, int], nn.Module]
@@ -30,6 +31,7 @@ MNIST, FEMNIST, CIFAR = (1, 28, 28), (1, 128, 128), (3, 32, 32)
 MODELS: dict[str, tuple[Factory, str, Shape]] = {
     "mlp": (Mlp, "MP-FedCL's MLP: 512-512 encoder, 256-d feature", MNIST),
     "head": (partial(Mlp, widths=()), "MP-FedCL's 256-d MLP on ready-made features", (512, 1, 1)),
+    "linear": (Linear, "a linear classifier on ready-made features, which stay as they are", (512, 1, 1)),
     "mlp-fedpcl": (partial(Mlp, unit=True), "the MLP with FedPCL's unit-length outputs", MNIST),
     "head-fedpcl": (
         partial(Mlp, widths=(), unit=True),
@@ -88,6 +90,18 @@ def _factory(spec: str) -> Factory:
         factory: Factory = load_from_file("--model", spec)
         return factory
     raise unknown("--model", spec, MODELS)
+
+
+def check_size(name: str, shape: Shape, classes: int, state: Mapping[str, torch.Tensor]) -> None:
+    """Raise if a model of MODELS has more weights than a file brings, before there is room made for them."""
+    with torch.device("meta"):  # shapes alone
+        module = MODELS[name][0](shape, classes)
+    needed, given = (
+        sum(tensor.numel() for part, tensor in tensors.items() if not part.startswith("head."))
+        for tensors in (module.state_dict(), state)
+    )
+    if needed > given:
+        raise UserError("tensors", f"{given} numbers", f"{name} for images of {shape} has {needed}")
 
 
 def parameter_count(module: nn.Module) -> int:

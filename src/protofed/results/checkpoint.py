@@ -7,8 +7,9 @@ so a crash at any moment leaves the old checkpoint or the new one.
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,9 @@ from protofed.messages import Broadcast
 
 AT_ONCE = 2**30
 """Bytes of clients' models that may wait in memory to be written."""
+
+WRONG = (SafetensorError, OSError, EOFError, KeyError, TypeError, ValueError)
+"""What a file raises that is not a checkpoint's."""
 
 
 class Checkpoint:
@@ -74,7 +78,8 @@ class Checkpoint:
             state |= {f"kept/{name}": tensor for name, tensor in held.kept.items()} | rest
             state |= {f"slots/{number}": slots for number, slots in self._slots.items()}
             draft = self.file.with_name(".state.draft")
-            save_file({name: tensor.contiguous() for name, tensor in state.items()}, draft, {"rounds": str(rounds)})
+            state = {name: tensor.contiguous() for name, tensor in state.items()}
+            save_file(state, draft, {"rounds": str(rounds), "digest": _digest(state, rounds)})
             os.replace(draft, self.file)  # noqa: PTH105 - the documented atomic rename
             self._named = {number: slots.clone() for number, slots in self._slots.items()}
 
@@ -84,8 +89,11 @@ class Checkpoint:
         """After how many rounds it was written, if there is one."""
         if not self.file.exists():
             return None
-        with safe_open(self.file, framework="pt") as file:
-            return int(file.metadata()["rounds"])
+        try:
+            with safe_open(self.file, framework="pt") as file:
+                return int(file.metadata()["rounds"])
+        except WRONG as error:
+            raise self._unreadable(error) from None
 
     def load(self, groups: Sequence[Group]) -> tuple[Broadcast, int] | None:
         """Give the clients their models back: what the server sends next, and the rounds played, if there is any."""
@@ -96,7 +104,10 @@ class Checkpoint:
             with safe_open(self.file, framework="pt", device=str(groups[0].device)) as file:
                 # Copies, because tensors in the mapped file are not aligned, and kernels then round differently.
                 state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-                rounds = int(file.metadata()["rounds"])
+                about = file.metadata()
+            rounds = int(about["rounds"])
+            if about.get("digest", digest := _digest(state, rounds)) != digest:  # older ones have none
+                raise ValueError("it is not what was written")
             for number, group in enumerate(groups):
                 slots = state[f"slots/{number}"].cpu()
                 if len(slots) != len(group.members) or int(state[f"size/{number}"]) != group.own.layout.size:
@@ -104,13 +115,16 @@ class Checkpoint:
                 self._slots[number], self._named[number] = slots, slots.clone()
                 self._read_clients(number, group)
                 group.taken = state[f"taken/{number}"]
-        except (SafetensorError, OSError, EOFError, KeyError, TypeError, ValueError) as error:
-            raise UserError("DIR", str(self.folder.parent), f"its checkpoint cannot be read: {error}") from None
-        kept, server = (
-            {name.removeprefix(part): tensor for name, tensor in state.items() if name.startswith(part)}
-            for part in ("kept/", "server/")
-        )
-        return replace(Broadcast.from_flat(server), kept=kept), rounds
+            kept, server = (
+                {name.removeprefix(part): tensor for name, tensor in state.items() if name.startswith(part)}
+                for part in ("kept/", "server/")
+            )
+            return replace(Broadcast.from_flat(server), kept=kept), rounds
+        except WRONG as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: BaseException) -> UserError:
+        return UserError("DIR", str(self.folder.parent), f"its checkpoint cannot be read: {error}")
 
     def _write_clients(self, number: int, group: Group, rows: Sequence[int]) -> None:
         packed = group.own.packed(rows).to("cpu", non_blocking=True)
@@ -156,6 +170,15 @@ class Checkpoint:
             write()
 
         self._last = self._thread.submit(job)
+
+
+def _digest(state: Mapping[str, Tensor], rounds: int) -> str:
+    """Of a whole checkpoint but the clients' models: a run must not go on from what was damaged."""
+    found = hashlib.blake2b(str(rounds).encode(), digest_size=16)
+    for name, tensor in sorted(state.items()):
+        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        found.update(tensor.cpu().flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def _parts(rows: Sequence[int], size: int) -> Iterator[Sequence[int]]:

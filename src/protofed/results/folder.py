@@ -5,13 +5,54 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from protofed.errors import UserError
 from protofed.experiment import Experiment, read_yaml
+from protofed.forms import require
 from protofed.results.checkpoint import Checkpoint
+
+
+class Scalars(TypedDict):
+    """How many numbers clients sent."""
+
+    weights: int
+    prototypes: int
+
+
+class Described(TypedDict):
+    """What is said of a set of prototypes; see prototypes/describe.py."""
+
+    each: list[int]
+    padded: float
+    drift: float | None
+
+
+class _Sometimes(TypedDict, total=False):
+    """What not every line of rounds.jsonl says."""
+
+    losses: list[float]  # of each participant
+
+
+class Line(_Sometimes):
+    """The form of a line of rounds.jsonl; it may say more."""
+
+    round: int
+    seconds: float
+    loss: float
+    participants: list[int]
+    bytes_up: int
+    bytes_down: int
+    scalars_up: Scalars
+    prototypes: dict[str, Described]
+    clusters: dict[str, list[int]]
+    accuracy: dict[str, float]  # none of a round that was not evaluated
+    per_client: dict[str, list[float]]
+    per_domain: dict[str, dict[str, float]]
+    diagnostic: list[str]
+    interval: dict[str, float]
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -54,23 +95,41 @@ class RunFolder:
 
     def played(self) -> list[dict[str, Any]]:
         """The rounds so far, of a run that may be going on; a line that is only partly there is left out."""
-        text = self.rounds.read_text(encoding="utf-8") if self.rounds.exists() else ""
-        try:
-            return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-        except json.JSONDecodeError as error:
-            raise UserError("DIR", str(self.path), f"rounds.jsonl cannot be read: {error}") from None
+        return self._parsed(self._lines(whole=True))
 
     def read_rounds(self, upto: int) -> list[dict[str, Any]]:
         """The first rounds; later ones, and a line cut short by a crash, are dropped from the file."""
-        lines = self.rounds.read_text(encoding="utf-8").splitlines() if self.rounds.exists() else []
+        lines = self._lines()
         if len(lines) < upto:
             raise UserError("DIR", str(self.path), f"rounds.jsonl has {len(lines)} rounds, its checkpoint {upto}")
-        try:
-            kept = [json.loads(line) for line in lines[:upto]]
-        except json.JSONDecodeError as error:
-            raise UserError("DIR", str(self.path), f"rounds.jsonl cannot be read: {error}") from None
+        kept = self._parsed(lines[:upto])
         write_atomically(self.rounds, "".join(json.dumps(line) + "\n" for line in kept))
         return kept
+
+    def _lines(self, whole: bool = False) -> list[str]:
+        """The lines of rounds.jsonl; only the whole ones, if the last may be in the writing."""
+        try:
+            text = self.rounds.read_text(encoding="utf-8") if self.rounds.exists() else ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError("DIR", str(self.path), f"rounds.jsonl cannot be read: {error}") from None
+        return (text[: text.rfind("\n") + 1] if whole else text).splitlines()
+
+    def _parsed(self, lines: Sequence[str]) -> list[dict[str, Any]]:
+        try:
+            return [_round(json.loads(line), number) for number, line in enumerate(lines, 1)]
+        except (ValueError, RecursionError) as error:  # UserError is a ValueError
+            raise UserError("DIR", str(self.path), f"rounds.jsonl cannot be read: {error}") from None
+
+
+def _round(line: Any, number: int) -> dict[str, Any]:
+    """A line, if it is that of a round."""
+    what = f"line {number}"
+    require(what, line, Line)
+    if len(line.get("losses", line["participants"])) != len(line["participants"]):  # both may be empty (--privacy)
+        raise UserError(f"{what}: participants", line["participants"], "there must be a loss of each")
+    if not (line["per_client"].keys() <= line["accuracy"].keys() and all(line["per_client"].values())):
+        raise UserError(f"{what}: per_client", list(line["per_client"]), "each must have an accuracy, and clients")
+    return dict(line)
 
 
 def make_folder(path: Path, name: str, text: str) -> Path:

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from protofed.errors import UserError
+from protofed.forms import made, read_json
+
 
 @dataclass(frozen=True)
 class Accuracy:
@@ -44,18 +47,31 @@ class Result:
     bytes_up: int  # over all rounds and clients
     bytes_down: int
     seconds: float
-    stopped: str  # "rounds" or "time budget"
+    stopped: str  # "rounds", "time budget" or "privacy budget"
     accuracy: dict[str, Accuracy]
     drift: dict[str, dict[str, float]] | None = None  # accuracies before, at and after what clients hold changed
     drawn_anew: list[str] | None = None  # tensors that a file of initial weights did not give
     encoder: dict[str, Any] | None = None  # the card of the frozen encoder whose features stood for images
+    privacy: str | None = None  # "client" or "example", where something is promised
+    epsilon: float | None = None  # what that has cost; None for ∞
+    delta: float | None = None
     folder: str | None = None  # where it is on disk; not part of result.json
+
+    @property
+    def guarantee(self) -> str | None:
+        """What the run promises, as it is printed beside every result."""
+        if self.privacy is None or self.delta is None:
+            return None
+        spent = "∞" if self.epsilon is None else f"{self.epsilon:.2f}"
+        return f"ε = {spent}, δ = {self.delta:g}, {self.privacy}-level"
 
     def to_json(self) -> str:
         """The text of result.json."""
         values = dataclasses.asdict(self)
         del values["folder"]
-        for name in ("drift", "drawn_anew", "encoder"):
+        if self.privacy is None:
+            del values["epsilon"]
+        for name in ("drift", "drawn_anew", "encoder", "privacy", "delta"):
             if values[name] is None:
                 del values[name]
         for entry in values["accuracy"].values():
@@ -67,17 +83,22 @@ class Result:
     @classmethod
     def read(cls, path: Path) -> Result:
         """The result in a run folder."""
-        values = json.loads((path / "result.json").read_text(encoding="utf-8"))
-        accuracy = {name: Accuracy(**entry) for name, entry in values.pop("accuracy").items()}
-        return cls(**values, accuracy=accuracy, folder=str(path))
+        file = path / "result.json"
+        values = read_json(file)
+        found = values.pop("accuracy", None) if isinstance(values, dict) else None
+        if not isinstance(found, dict):
+            raise UserError(str(file), type(found).__name__, "it must name its accuracies")
+        accuracy = {name: made(f"{file}: {name}", Accuracy, entry) for name, entry in found.items()}
+        return made(str(file), cls, values, accuracy=accuracy, folder=str(path))
 
 
 def summarise(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Accuracy]:
     """Accuracies over those of a run's rounds, as rounds.jsonl holds them, that were evaluated."""
-    rounds = [line for line in rounds if line["accuracy"]]
-    end = rounds[-1]
+    tested = [line for line in rounds if line["accuracy"]]
+    end = tested[-1]
     summary = {}
     for name, per_client in end["per_client"].items():
+        rounds = [line for line in tested if name in line["accuracy"]]
         values = [line["accuracy"][name] for line in rounds]
         best = max(range(len(values)), key=values.__getitem__)
         recent = values[-5:]

@@ -56,9 +56,10 @@ def comparison_table(comparison: Comparison) -> Table:
     names += dict.fromkeys(name for name in found if "/novel/" in name)
     first = comparison.results[0]
     seeds = len(comparison.rows[0].rounds)
+    promised = [f"\n{row.method}: {row.guarantee}" for row in comparison.rows if row.guarantee]
     table = Table(
         title=f"{first.dataset}, {first.split}, {first.clients} clients, {_model(first)}; {seeds} seeds, last round",
-        caption="accuracy in %, mean ± sample std; * diagnostic: nearest own class mean",
+        caption="accuracy in %, mean ± sample std; * diagnostic: nearest own class mean" + "".join(promised),
         box=SIMPLE_HEAD,
     )
     titles = ["method", *names, "up a round", "down a round", "seconds"]
@@ -95,12 +96,13 @@ def sweep_table(sweep: Sweep) -> Table:
         caption="accuracy in %, mean ± sample std; * diagnostic: nearest own class mean",
         box=SIMPLE_HEAD,
     )
-    for title in (*sweep.grid, "method", *names):
+    private = ["privacy"] if any(row.guarantee for row in rows) else []
+    for title in (*sweep.grid, "method", *names, *private):
         table.add_column(title, justify="left" if title == "method" else "right", overflow="fold")
     for cell in sweep.cells:
         setting = [str(cell.setting.get(name, "–")) for name in sweep.grid]
         cells = [_cell(cell.row.accuracy.get(name), name in cell.row.diagnostic) for name in names]
-        table.add_row(*setting, cell.method, *cells)
+        table.add_row(*setting, cell.method, *cells, *([cell.row.guarantee or "–"] if private else []))
     return table
 
 
@@ -135,10 +137,12 @@ def result_table(result: Result) -> Table:
     """Every accuracy of one run."""
     r = result
     limit = "" if r.stopped == "rounds" else f" (stopped by {r.stopped})"
+    promised = "" if r.guarantee is None else f"\n{r.guarantee}"
     start = "" if r.drawn_anew is None else f"\ninitial weights from a file, but for {', '.join(r.drawn_anew)}"
+    spent = f"{r.rounds} rounds{limit}, {r.seconds:.1f} s, {size(r.bytes_up)} up, {size(r.bytes_down)} down"
     table = Table(
         title=f"{r.method}, {r.dataset}, {r.split}, {r.clients} clients, {_model(r)}, seed {r.seed}",
-        caption=f"{r.rounds} rounds{limit}, {r.seconds:.1f} s, {size(r.bytes_up)} up, {size(r.bytes_down)} down{start}",
+        caption=f"{spent}{start}{promised}",
     )
     for name in ("model/test/rule", "last", "last 5", "best", "in round", "worst client"):
         table.add_column(name, justify="left" if name == "model/test/rule" else "right")

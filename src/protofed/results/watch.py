@@ -86,7 +86,7 @@ def _run(path: Path) -> Watched:
         done=len(history),
         losses=[line["loss"] for line in history],
         score=score,
-        scores=[accuracy[score] for accuracy in tested],
+        scores=[accuracy[score] for accuracy in tested if score in accuracy],
         accuracy=tested[-1] if tested else {},
         seconds_left=0.0 if ended else left,
         ended=ended,

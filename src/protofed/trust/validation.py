@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from protofed.messages import Message, tensors_in
+from protofed.messages import STORED, Broadcast, Message, Upload, tensors_in
 
 SLOTS = 4096
 """Prototypes of a class that a message may hold: more than any clustering of a client's data gives."""
@@ -18,6 +18,10 @@ SLOTS = 4096
 
 POOL = 65_536
 """The same of what a server sends: those of all clients together."""
+
+
+FAR = 100.0
+"""Times the median of a round: no honest update is so long, and one that is would outweigh all others."""
 
 
 class RefusedError(Exception):
@@ -50,7 +54,7 @@ class Schema:
             part, _, name = path.partition("/")
             if part == "weights" and name in model:
                 tensors[path] = (model[name].dtype, tuple(model[name].shape))
-            elif part == "numbers":
+            elif part == "numbers" and tensor.dtype in STORED:
                 tensors[path] = (tensor.dtype, tuple(tensor.shape))
             elif part != "prototypes":
                 raise RefusedError(f"the model has no {path}")
@@ -78,7 +82,7 @@ class Schema:
         dtype, classes, size = self.sets[name]
         if (vectors.dtype, index.dtype, shape.dtype) != (dtype, torch.int32, torch.int32):
             raise RefusedError(f"the prototypes {name} have another type than expected")
-        if index.shape != (len(vectors), 2) or vectors.shape[1:] != (size,) or shape.dim() != 1:
+        if vectors.shape != (*vectors.shape[:1], size) or index.shape != (*vectors.shape[:1], 2) or shape.dim() != 1:
             raise RefusedError(f"the prototypes {name} have another shape than expected")
         found = shape.tolist()
         right = len(found) == 3 or (self.pooled and len(found) > 3)
@@ -91,6 +95,54 @@ class Schema:
             raise RefusedError(f"the prototypes {name} are of classes that there are not")
         if len(set(slots.tolist())) != len(slots) or (len(counts) and int(counts.min()) < 1):
             raise RefusedError(f"the prototypes {name} repeat a place or count nothing")
+
+
+def refusals(uploads: Upload, sent: Broadcast, declared: Sequence[int] | None) -> dict[int, str]:
+    """Why uploads of a round, by their place in it, are not to be believed: the same for every engine.
+
+    A number that is not finite, counts that the client's declared number of training samples does not allow, and
+    updates or prototypes FAR times as long as the median of the round.
+    """
+    sets = uploads.prototypes.items()
+    tensors = [*uploads.weights.values(), *uploads.numbers.values(), *(part for _, found in sets for part in found)]
+    if not tensors:
+        return {}
+    checks = {"it holds a number that is not finite": _any([~tensor.isfinite() for tensor in tensors])}
+    counts = [found.counts.flatten(1) for _, found in sets]
+    if counts:
+        checks["it counts less than nothing"] = _any([some < 0 for some in counts])
+    if declared is not None:
+        most = torch.tensor(declared, device=tensors[0].device)
+        totals = [some.sum(1) for some in counts]
+        totals += [uploads.numbers["samples"]] if "samples" in uploads.numbers else []
+        if totals:
+            checks["it counts more samples than it declared"] = _any([total > most for total in totals])
+    changes = [
+        (tensor - sent.weights[name] if name in sent.weights else tensor).flatten(1).norm(dim=1)
+        for name, tensor in uploads.weights.items()
+        if tensor.is_floating_point()
+    ]
+    if changes:
+        checks["its update is far longer than the others'"] = _far(torch.stack(changes).norm(dim=0))
+    lengths = [found.vectors.norm(dim=-1).flatten(1).amax(1) for _, found in sets]
+    for some in lengths:
+        checks["its prototypes are far longer than the others'"] = _far(some)
+    failed = torch.stack(list(checks.values()), 1).tolist()
+    return {
+        row: next(reason for reason, bad in zip(checks, found, strict=True) if bad)
+        for row, found in enumerate(failed)
+        if any(found)
+    }
+
+
+def _any(found: Sequence[Tensor]) -> Tensor:
+    return torch.stack([some.view(len(some), -1).any(1) for some in found]).any(0)
+
+
+def _far(lengths: Tensor) -> Tensor:
+    """[N]; a median of 0 says nothing."""
+    bound = FAR * lengths.nan_to_num(torch.inf).median()
+    return (lengths > bound) & (bound > 0)
 
 
 def tensors_of(data: bytes) -> dict[str, Tensor]:

@@ -62,7 +62,7 @@ def read_held_out(path: Path, size: int) -> dict[str, Tensor]:
     try:
         found = load_file(path / "held-out.safetensors")
         features, labels = found["features"], found["labels"]
-        if features.shape != (len(labels), size) or labels.dtype != torch.int64:
+        if features.shape != (*labels.shape, size) or (features.dim(), labels.dtype) != (2, torch.int64):
             raise ValueError("features and labels do not fit together")
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise UserError("MODEL", str(path), f"held-out.safetensors cannot be read: {error}") from None

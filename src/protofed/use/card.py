@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from protofed.data.samples import check_statistics
+from protofed.data.samples import check_shape, check_statistics
 from protofed.errors import UserError
 from protofed.experiment import check_type
+from protofed.forms import read_json
 from protofed.use import refusal
 
 LARGEST = 4096
@@ -62,6 +63,7 @@ class Card:
         for name, largest in sizes.items():
             if not 1 <= getattr(self, name) <= largest:
                 raise UserError(name, getattr(self, name), f"it must be from 1 to {largest}")
+        check_shape(*self.shape)
         check_statistics(self.mean, self.std, self.channels)
         if not all(isinstance(name, str) for name in self.classes) or len(set(self.classes)) != len(self.classes):
             raise UserError("classes", self.classes, "give a name for each, every name once")
@@ -84,7 +86,7 @@ class Card:
     @classmethod
     def read(cls, path: Path) -> Card:
         """A card from a file."""
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
         if not isinstance(values, Mapping):
             raise UserError("card.json", type(values).__name__, "it must hold names and values")
         return cls(**values)

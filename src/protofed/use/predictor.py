@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from protofed.errors import UserError, unknown
-from protofed.models import MODELS, ModelSpec, build
+from protofed.models import MODELS, ModelSpec, build, check_size
 from protofed.models.normalised_head import NormalisedHead
 from protofed.models.output import Output
 from protofed.models.projection import Projected
@@ -91,7 +91,7 @@ class Predictor:
     ) -> None:
         """`model` is needed where the card names a model of the user's own, which is code."""
         self.card, self.state, self.pool, self.encoder, self.model = card, dict(state), pool, encoder, model
-        self.module = _assemble(card, encoder, model)
+        self.module = _assemble(card, encoder, model, state)
         own = {name: tensor.shape for name, tensor in self.module.state_dict().items()}
         given = {name: tensor.shape for name, tensor in state.items()}
         if wrong := sorted({name for name, _ in own.items() ^ given.items()}):
@@ -193,12 +193,14 @@ def load(path: str | Path, model: ModelSpec | None = None) -> Predictor:
     return Predictor.read(Path(path), model)
 
 
-def _assemble(card: Card, encoder: Encoder | None, model: ModelSpec | None) -> nn.Module:
+def _assemble(card: Card, encoder: Encoder | None, model: ModelSpec | None, state: Mapping[str, Tensor]) -> nn.Module:
     """The module that the weights belong to; a card never names code that is run."""
     spec = card.model if card.model in MODELS else model
     if spec is None:
         raise UserError("--model", None, f"the model is {card.model}, which is your own code: name its file")
     shape = card.shape if encoder is None else (encoder.card.feature_size, 1, 1)
+    if card.model in MODELS:
+        check_size(card.model, shape, card.head_classes, state)
     return build(spec, shape, card.head_classes, 0, lambda module, _: extended(module, card))
 
 

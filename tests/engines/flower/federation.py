@@ -104,6 +104,14 @@ def descendants(pid: int) -> list[int]:
     return [one for child in children for one in (child, *descendants(child))]
 
 
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended may be listed until somebody asks."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def until(true: Any, seconds: float = 60) -> None:
     """Wait for something."""
     end = time.monotonic() + seconds

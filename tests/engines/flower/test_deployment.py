@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cli.helpers import everything_in, invoke, succeed
-from engines.flower.federation import descendants, federation
+from engines.flower.federation import alive, descendants, federation, until
 from engines.flower.test_rounds import assert_same, sequential
+from protofed.deployment import Federation
+from protofed.engines.flower.client import Owner
+from protofed.errors import UserError
 from protofed.experiment import Experiment
 
 ASKED: dict[str, Any] = {"method": "fedproto", "dataset": "digits", "train_size": 300, "alpha": 0.5, "model": "cnn"}
@@ -30,6 +37,23 @@ def test_three_clients_over_tls_equal_the_sequential_engine(tmp_path: Path) -> N
     assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
     local = sequential(Experiment(**ASKED, clients=3, engine="sequential", device="cpu", threads=1))
     assert_same(tmp_path / "run", local)
+
+
+def test_a_process_ends_with_the_one_that_started_it(tmp_path: Path) -> None:
+    """Also with one that was killed, and could not stop it."""
+    code = f"""
+from pathlib import Path
+from protofed.engines.flower.processes import running
+with running(["sleep", "60"], Path({str(tmp_path)!r}), Path({str(tmp_path / "log")!r})) as process:
+    print(process.pid, flush=True)
+    process.wait()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        started = int(starter.stdout.readline())
+        assert alive(started)
+        starter.kill()
+    until(lambda: not alive(started), 10)
 
 
 def test_init_makes_keys_that_only_their_owner_reads(tmp_path: Path) -> None:
@@ -73,3 +97,34 @@ def test_status_without_a_server_says_so(tmp_path: Path) -> None:
     assert outcome.code == 1
     assert outcome.err.startswith("error: ")
     assert [path.name for path in tmp_path.iterdir()] == ["federation"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("host: here\n", "does not say clients"),
+        ("clients: three\n", "clients: 'three'"),
+        ("clients: 3\nprot: 9\n", "did you mean 'port'"),
+        ("clients: 3\nfolder: /\n", "'folder'"),
+    ],
+)
+def test_a_federation_that_is_none_is_one_error(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "federation.yaml").write_text(text)
+    with pytest.raises(UserError, match=rf"federation\.yaml.*{message}"):
+        Federation.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("server: here\n", "does not say id"),
+        ("id: 1\nmegabytes: many\n", "megabytes: 'many'"),
+        ("id: 1\nmethods: 5\n", "methods: 5"),
+        ("id: 1\nsend: [1]\n", r"send: \[1\]"),
+        ("id: 1\nmethod: fedavg\n", "did you mean 'methods'"),
+    ],
+)
+def test_an_owner_who_says_what_cannot_be_is_told(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "client.yaml").write_text(text)
+    with pytest.raises(UserError, match=rf"client\.yaml.*{message}"):
+        Owner.of({"client": str(tmp_path / "client.yaml")})

@@ -108,14 +108,14 @@ LIES = {
     "garbage": "return wire.pack({'id': owner.id, 'loss': 1.0}, messages.Upload(weights={'x': torch.ones(9)}))",
     "nothing": "return RecordDict()",
     "dies": "os._exit(3)",
-    "speaks another protocol": "wire.PROTOCOL = 2; return wire.pack({'id': owner.id, 'loss': 1.0})",
+    "speaks another protocol": "wire.PROTOCOL = 99; return wire.pack({'id': owner.id, 'loss': 1.0})",
     "has another model": """told, data = wire.unpack(client.train(facts, data, owner, memory), 10**9)
         ((name, found),) = messages.Upload.decode(data).prototypes.items()
         return wire.pack(told, messages.Upload(prototypes={name: found._replace(vectors=found.vectors[..., :3])}))""",
 }
 REASONS = {
     "raises": "ValueError",
-    "speaks another protocol": "it speaks protocol 2, not 1",
+    "speaks another protocol": "it speaks protocol 99, not 2",
     "has another model": "shape",
 }
 

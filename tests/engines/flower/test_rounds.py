@@ -9,21 +9,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 from safetensors.torch import load_file
 
 from engines.flower.loopback import Loopback, in_simulation, with_folder
 from engines.test_alone import METHODS, experiment
-from protofed.engines.flower import client
+from protofed.engines.flower import client, server
+from protofed.engines.flower.memory import FolderMemory
 from protofed.engines.flower.server import Settings, serve
-from protofed.engines.flower.wire import pack, size
+from protofed.engines.flower.wire import digest, pack, record, size
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment
 from protofed.messages import Upload
 from protofed.prototypes import Prototypes
-from protofed.runner import Run
+from protofed.runner import Run, participants
 from protofed.trust.validation import RefusedError
 
 QUICK: dict[str, Any] = {"deadline": 0.3, "wait": 0.3}
@@ -99,9 +101,13 @@ def spoiled(what: str) -> Callable[[Message], list[Message]]:
         elif what == "no loss":
             answer.content = pack(facts | {"loss": "low"}, upload)
         elif what == "garbage":
-            data = bytes(range(256)) * 3
-            answer.content = pack(facts)
-            answer.content["message"] = ArrayRecord({"safetensors": Array("uint8", (len(data),), "safetensors", data)})
+            answer.content = sealed(json.dumps(facts), bytes(range(256)) * 3)
+        elif what == "endless":
+            answer.content = sealed("[" * 100_000, b"")
+        elif what == "one bit":
+            data = bytearray(upload.encode())
+            data[-1] ^= 1  # of a number: what it holds has the right form
+            answer.content["message"] = record(bytes(data))
         elif what == "empty":
             answer.content = RecordDict()
         elif what == "an error":
@@ -113,6 +119,11 @@ def spoiled(what: str) -> Callable[[Message], list[Message]]:
         return [answer]
 
     return changed
+
+
+def sealed(text: str, data: bytes) -> RecordDict:
+    """What a client sends that means it."""
+    return RecordDict({"message": record(data), "facts": ConfigRecord({"json": text, "digest": digest(text, data)})})
 
 
 def _error(answer: Message) -> Message:
@@ -129,6 +140,8 @@ REASONS = {
     "another protocol": "protocol 99",
     "no loss": "loss",
     "garbage": "not a message",
+    "endless": "not a message",
+    "one bit": "damaged",
     "empty": "not a message",
     "an error": "error 2: ValueError",
     "silence": "no answer within 0.3 s",
@@ -189,9 +202,121 @@ def test_too_few_clients_end_a_run_which_can_go_on_later(tmp_path: Path) -> None
     serve(Loopback(nodes), experiment("fedproto"), settings)  # all have trained round 3 already, and do it again
     assert_same(tmp_path / "run", sequential(experiment("fedproto")))
     kept = sorted((tmp_path / "client-0" / "memory").rglob("*.safetensors"))
-    assert [file.stem for file in kept] == ["1", "2"]
+    assert [file.stem for file in kept] == ["0", "1", "2"]
     assert {stat.S_IMODE(file.stat().st_mode) for file in kept} == {0o600}
     assert stat.S_IMODE((tmp_path / "client-0" / "memory").stat().st_mode) == 0o700
+
+
+def test_who_was_away_for_rounds_plays_one_again_from_the_same_model(tmp_path: Path) -> None:
+    """With two of four a round, a client's last turn may be many rounds ago when a round is played again."""
+    asked = replace(experiment("fedproto"), participation=0.5, rounds=8)
+    grid = Loopback({100 + k: with_folder(tmp_path, k) for k in range(4)})
+    seen: set[tuple[str, int]] = set()
+
+    def trouble(answer: Message) -> list[Message]:
+        turn = (answer.metadata.group_id, answer.metadata.src_node_id)
+        if answer.metadata.message_type == "train" and turn not in seen and turn[1] % 2:
+            seen.add(turn)
+            return [_error(answer)]
+        return [answer]
+
+    grid.trouble = trouble
+    serve(grid, asked, Settings(str(tmp_path / "run"), minimum=2))
+    assert_same(tmp_path / "run", sequential(asked))
+
+
+def test_a_round_waits_for_those_it_asks_not_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "PAUSE", 0.01)
+    asked = replace(experiment("fedproto"), participation=0.5, rounds=2)
+    first, second = participants(asked, 4, 1)
+    grid, looks = Loopback(in_simulation(4)), iter(range(10))
+
+    def trouble(answer: Message) -> list[Message]:
+        if (answer.metadata.message_type, answer.metadata.group_id) == ("evaluate", "1"):
+            grid.offline = {100 + first}
+        return [answer]
+
+    def come_back() -> list[int]:
+        if grid.offline and next(looks, None) is None:
+            grid.offline = set()
+        return Loopback.get_node_ids(grid)
+
+    grid.trouble = trouble
+    monkeypatch.setattr(grid, "get_node_ids", come_back)
+    serve(grid, asked, Settings(str(tmp_path / "run"), minimum=2))
+    assert lines(tmp_path / "run")[1]["participants"] == [first, second]
+    assert_same(tmp_path / "run", sequential(asked))
+
+
+class KilledError(BaseException):
+    """Nobody catches it."""
+
+
+def die(*_: Any) -> None:
+    raise KilledError
+
+
+def test_a_server_goes_on_after_its_last_round_whatever_the_experiment_says(tmp_path: Path) -> None:
+    asked = replace(experiment("fedproto"), rounds=6, checkpoint_every=3)
+    nodes = {100 + k: with_folder(tmp_path, k) for k in range(4)}
+
+    def trouble(answer: Message) -> list[Message]:
+        if (answer.metadata.message_type, answer.metadata.group_id) == ("evaluate", "6"):
+            raise KilledError
+        return [answer]
+
+    with pytest.raises(KilledError):
+        serve(Loopback(nodes, trouble), asked, Settings(str(tmp_path / "run")))
+    assert len(lines(tmp_path / "run")) == 5
+    serve(Loopback(nodes), asked, Settings(str(tmp_path / "run")))
+    assert_same(tmp_path / "run", sequential(asked))
+
+
+def test_a_server_killed_when_it_had_made_its_folder_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = replace(experiment("fedproto"), rounds=1)
+    monkeypatch.setattr(server, "write_atomically", die)
+    with pytest.raises(KilledError):
+        serve(Loopback(in_simulation(4)), asked, Settings(str(tmp_path / "run")))
+    monkeypatch.undo()
+    serve(Loopback(in_simulation(4)), asked, Settings(str(tmp_path / "run")))
+    assert (tmp_path / "run/config.yaml").exists()
+    assert_same(tmp_path / "run", sequential(asked))
+
+
+def test_a_server_started_again_keeps_the_classes_of_who_is_away(tmp_path: Path) -> None:
+    for k, classes in ((0, 4), (1, 2)):
+        labels = np.arange(24) % classes
+        np.savez(tmp_path / f"{k}.npz", images=np.zeros((24, 1, 8, 8), dtype=np.uint8), labels=labels)
+    nodes = {100 + k: with_folder(tmp_path, k, data=f"npz:{tmp_path / f'{k}.npz'}") for k in range(2)}
+    asked = replace(experiment("fedproto"), model="cnn", clients=2, train_size=None)
+
+    def trouble(answer: Message) -> list[Message]:
+        if (answer.metadata.message_type, answer.metadata.group_id) == ("train", "2"):
+            raise KilledError
+        return [answer]
+
+    with pytest.raises(KilledError):
+        serve(Loopback(nodes, trouble), asked, Settings(str(tmp_path / "run"), **QUICK))
+    grid = Loopback(nodes)
+    grid.offline = {100}
+    serve(grid, asked, Settings(str(tmp_path / "run"), **QUICK))
+    assert [line["participants"] for line in lines(tmp_path / "run")] == [[0, 1], [1], [1]]
+
+
+def test_a_client_killed_while_it_writes_leaves_one_draft_and_its_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = FolderMemory(tmp_path / "memory/run")
+    memory.write(0, b"whole")
+    monkeypatch.setattr(Path, "replace", die)
+    for number in (1, 2):
+        with pytest.raises(KilledError):
+            memory.write(number, b"part")
+    assert memory.rounds() == [0]
+    assert sorted(file.name for file in memory.folder.iterdir()) == ["0.safetensors", "draft"]
+    monkeypatch.undo()
+    memory.write(1, b"next")
+    assert [file.name for file in memory.folder.iterdir() if file.name == "draft"] == []
 
 
 def test_a_round_that_fails_again_and_again_ends_the_run(tmp_path: Path) -> None:
@@ -212,6 +337,7 @@ def test_a_round_that_fails_again_and_again_ends_the_run(tmp_path: Path) -> None
         {"diagnostic": ["<script>"]},
         {"interval": {"a": 1.0}},
         {"per_domain": {"global/domain/head": {"x": "high"}}},
+        {"per_domain": {"global/domain/head": {}}},
         {"tested": [0, 1, 2, 3]},
     ],
 )
@@ -252,6 +378,15 @@ def test_what_a_client_does_not_allow_is_not_done(
     told = capsys.readouterr()
     assert why in told.out + told.err  # at the client
     assert "nowhere" not in caplog.text  # not at the server
+
+
+def test_images_of_which_the_server_would_make_too_many_are_refused() -> None:
+    clients = server.Clients(Loopback({}), experiment("fedproto"), Settings(), "run")
+    said: dict[str, Any] = {"id": 1, "shape": [3, 224, 224], "classes": [str(n) for n in range(345)], "domains": ["a"]}
+    assert clients._read_hello(1, pack(said))[0][0] == 1
+    for lie in ({"shape": [3, 10_000, 10_000]}, {"classes": [str(n) for n in range(10_000)]}):
+        with pytest.raises(RefusedError, match="too many"):
+            clients._read_hello(1, pack(said | lie))
 
 
 def test_code_that_a_server_names_is_not_loaded() -> None:

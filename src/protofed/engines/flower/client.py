@@ -7,19 +7,24 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+import numpy as np
+import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from protofed.data import Federation
 from protofed.engines.flower.memory import FolderMemory, Memory, StateMemory, recall, remember
-from protofed.engines.flower.wire import pack, size, unpack
-from protofed.errors import UserError, unknown
+from protofed.engines.flower.wire import pack, read_book, size, spelt, unpack
+from protofed.errors import UserError
 from protofed.experiment import Experiment, read_yaml
+from protofed.forms import made
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Clock
 from protofed.runner import Run, federation_of
+from protofed.trust.secagg import PUBLIC, SEALED, Member, added, integers
+from protofed.trust.sums import summed
 from protofed.trust.validation import RefusedError, Schema, tensors_of
 
 REFUSED, FAILED = 101, 102
@@ -38,6 +43,7 @@ class Owner:
     rounds: int = 1_000_000
     megabytes: float = 1000.0  # of a message, in or out
     send: tuple[str, ...] = PARTS  # what an upload may hold
+    secure: Literal["optional", "required"] = "optional"  # whether uploads leave under secure aggregation's masks only
     device: str = "cpu"
     threads: int | None = None
     memory: str | None = None  # folder of what is kept between rounds
@@ -49,13 +55,8 @@ class Owner:
         if "client" not in node:
             return cls(int(node["partition-id"]), threads=1)
         path = Path(str(node["client"]))
-        values = read_yaml(path)
-        for name in values:
-            if name not in cls.__dataclass_fields__:
-                raise unknown("client.yaml", str(name), cls.__dataclass_fields__)
-        lists = {name: tuple(values[name]) for name in ("methods", "send") if values.get(name) is not None}
         said = {"data": str(node["data"])} if "data" in node else {}
-        return cls(**{"memory": str(path.parent / "memory"), **values, **lists, **said})
+        return made(str(path), cls, {"memory": str(path.parent / "memory"), **read_yaml(path), **said})
 
     def check(self, experiment: Experiment, incoming: int) -> None:
         """Refuse what is not allowed."""
@@ -63,6 +64,8 @@ class Owner:
             raise RefusedError(f"method {experiment.method}")
         if ":" in experiment.method + experiment.model and self.methods is None:
             raise RefusedError("code of its own")  # a file of this machine, named by the server
+        if self.secure == "required" and not experiment.secure:
+            raise RefusedError("no secure aggregation")
         if experiment.rounds > self.rounds:
             raise RefusedError(f"{experiment.rounds} rounds")
         self.check_size(incoming)
@@ -111,6 +114,8 @@ def hello(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -
 
 def train(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
     """A turn."""
+    if _asked(facts, data, owner)[0].secure:
+        raise RefusedError("an upload without masks")
     run, received, clock = _arrive(facts, data, owner, memory)
     upload, (loss,) = run.engine.round([owner.id], received, clock)
     upload = upload.client(0)
@@ -124,22 +129,83 @@ def train(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -
 def evaluate(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
     """Accuracies of this client's model, and of the server's, on its own test set."""
     run, received, _ = _arrive(facts, data, owner, memory, after=True)
+    if memory.secrets():
+        member = Member.decode(memory.secrets())
+        member.end()
+        memory.keep_secrets(member.encode())
     return pack({"id": owner.id, **asdict(run.evaluator(received))})
+
+
+def keys(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
+    """Secure aggregation, step 1: new keys."""
+    _, clock = _asked(facts, data, owner)
+    before = Member.decode(memory.secrets()) if memory.secrets() else None
+    member = Member.begin(owner.id, len(set(clock.who)), clock.round, before)
+    answer = pack({"id": owner.id, "public": member.keys().hex()})
+    memory.keep_secrets(member.encode())
+    return answer
+
+
+def shares(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
+    """Step 2: shares of this client's secrets, sealed for the others."""
+    _, clock = _asked(facts, data, owner)
+    member = _member(memory, clock)
+    answer = pack({"id": owner.id, "sealed": spelt(member.share(read_book(facts.get("publics"), PUBLIC)))})
+    memory.keep_secrets(member.encode())
+    return answer
+
+
+def masked(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
+    """Step 3: a turn, of which the server learns what it adds to the sum of all, and this under masks."""
+    run, received, clock = _arrive(facts, data, owner, memory)
+    member = _member(memory, clock)
+    member.receive(read_book(facts.get("sealed"), SEALED))
+    memory.keep_secrets(member.encode())  # now, so that the masks serve one turn, whatever is asked while it trains
+    uploads, (loss,) = run.engine.round([owner.id], received, clock)
+    owner.check_upload(uploads.client(0))
+    row = member.mask(integers(added(uploads, loss, summed(run.method, "--secure")), member.clients))
+    answer = pack({"id": owner.id}, Upload(numbers={"masked": torch.from_numpy(row.view(np.int64))}))
+    owner.check_size(size(answer))
+    memory.keep_secrets(member.encode())
+    remember(memory, run.engine.groups[0], clock.round)
+    return answer
+
+
+def unmask(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
+    """Step 4: a share of one secret of each client, by which the masks of the sum come off."""
+    _, clock = _asked(facts, data, owner)
+    member = _member(memory, clock)
+    answer = pack({"id": owner.id, "told": spelt(member.reveal(facts["there"]))})
+    memory.keep_secrets(member.encode())
+    return answer
+
+
+def _member(memory: Memory, clock: Clock) -> Member:
+    """This client's side of the round's secure aggregation, as it was after the last step."""
+    member = Member.decode(memory.secrets()) if memory.secrets() else None
+    if member is None or member.round != clock.round:
+        raise RefusedError("it has no keys for this round")
+    return member
+
+
+def _asked(facts: Mapping[str, Any], data: bytes, owner: Owner) -> tuple[Experiment, Clock]:
+    """What is to be done, if the owner allows it, and when."""
+    experiment = Experiment.from_mapping(facts["experiment"])
+    owner.check(experiment, len(data))
+    number, rounds, who, clients, seed = facts["clock"]
+    return experiment, Clock(number, rounds, tuple(who), clients, seed)
 
 
 def _arrive(
     facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory, after: bool = False
 ) -> tuple[Run, Broadcast, Clock]:
     """This client as it is before a round, or after it, and what it was sent."""
-    experiment = Experiment.from_mapping(facts["experiment"])
-    owner.check(experiment, len(data))
-    number, rounds, who, clients, seed = facts["clock"]
-    clock = Clock(number, rounds, tuple(who), clients, seed)
+    experiment, clock = _asked(facts, data, owner)
     here = federation_here(experiment, owner).named(facts["classes"], facts["domains"])
     machine: dict[str, Any] = {"device": owner.device, "threads": owner.threads, "engine": "sequential", "width": None}
-    run = Run(replace(experiment, **machine), federation=here)
+    run = Run(replace(experiment, secure=False, **machine), federation=here)
     (group,) = run.engine.groups
-    recall(memory, group, number + after)
+    recall(memory, group, clock.round + after)
     schema = Schema.of_broadcast(flat := tensors_of(data), group.own.initial, len(here.classes), group.feature_size)
     return run, Broadcast.from_flat(schema.check(flat)), clock
 
@@ -172,3 +238,7 @@ app = ClientApp()
 app.train()(partial(_answer, train))
 app.evaluate()(partial(_answer, evaluate))
 app.query("hello")(partial(_answer, hello))
+app.query("keys")(partial(_answer, keys))
+app.query("shares")(partial(_answer, shares))
+app.train("masked")(partial(_answer, masked))
+app.query("unmask")(partial(_answer, unmask))

@@ -1,6 +1,7 @@
-"""What a client keeps between its turns: its own model and how many turns it had, after each of its last rounds.
+"""What a client keeps between its turns: its own model and how many turns it had, after each of its last turns.
 
-The model before the last round is kept too, so that a server that lost a round in a crash can ask for it again.
+The models before the last two turns are kept too: a server that crashes may have lost the round it was in, and the one
+before, which it was still writing, and asks for both again. Within a round of secure aggregation, its secrets.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from protofed.engines.flower.wire import record
 from protofed.engines.group import Group
 from protofed.messages import tensors_in
 
-KEPT = 2
+KEPT = 3
 
 
 class Memory(Protocol):
@@ -34,11 +35,18 @@ class Memory(Protocol):
     def forget(self, number: int) -> None:
         """Do not keep it any longer."""
 
+    def secrets(self) -> bytes:
+        """Of secure aggregation; nothing if there are none."""
+
+    def keep_secrets(self, data: bytes) -> None:
+        """In place of those before."""
+
 
 class StateMemory:
     """In the state that Flower keeps for a client during a run: in a simulation, and wherever no folder is given."""
 
     NAME = "protofed-own-"
+    SECRETS = "protofed-secrets"
 
     def __init__(self, state: RecordDict) -> None:
         self.state = state
@@ -59,6 +67,14 @@ class StateMemory:
         """Do not keep it any longer."""
         del self.state[f"{self.NAME}{number}"]
 
+    def secrets(self) -> bytes:
+        """Of secure aggregation; nothing if there are none."""
+        return self.state.array_records[self.SECRETS]["safetensors"].data if self.SECRETS in self.state else b""
+
+    def keep_secrets(self, data: bytes) -> None:
+        """In place of those before."""
+        self.state[self.SECRETS] = record(data)
+
 
 class FolderMemory:
     """In files that only the client's owner can read; they survive the client's and the server's restarts."""
@@ -78,14 +94,26 @@ class FolderMemory:
 
     def write(self, number: int, data: bytes) -> None:
         """Keep the model after a round; whole or not at all."""
-        draft = self._file(number).with_suffix(".draft")
-        draft.touch(mode=0o600)
-        draft.write_bytes(data)
-        draft.replace(self._file(number))
+        self._write(self._file(number), data)
 
     def forget(self, number: int) -> None:
         """Do not keep it any longer."""
         self._file(number).unlink(missing_ok=True)
+
+    def secrets(self) -> bytes:
+        """Of secure aggregation; nothing if there are none."""
+        path = self.folder / "secrets.json"
+        return path.read_bytes() if path.exists() else b""
+
+    def keep_secrets(self, data: bytes) -> None:
+        """In place of those before; whole or not at all."""
+        self._write(self.folder / "secrets.json", data)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        draft = self.folder / "draft"  # one name: what a killed client leaves is written over
+        draft.touch(mode=0o600)
+        draft.write_bytes(data)
+        draft.replace(path)
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number}.safetensors"
@@ -104,6 +132,8 @@ def remember(memory: Memory, group: Group, number: int) -> None:
     """Keep the model that a client has after a round."""
     state = {f"own/{name}": tensor[0].contiguous() for name, tensor in group.own.take([0]).items()}
     memory.write(number, save(state | {"taken": group.taken[0].to(torch.int64)}))
-    for other in memory.rounds():
-        if not number - KEPT < other <= number:  # later ones are of rounds that the server has lost
+    rounds = sorted(memory.rounds())
+    played = [other for other in rounds if other <= number]  # later ones are of rounds that the server has lost
+    for other in rounds:
+        if other not in played[-KEPT:]:
             memory.forget(other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -24,6 +25,9 @@ GRACE = 10.0
 CONNECTION = "protofed"
 """What our SuperLink is called in Flower's configuration."""
 Ask = Callable[..., dict[str, Any]]
+PARENT_DIED = 1
+"""What prctl calls the choice of a signal for it."""
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -59,7 +63,7 @@ def free_port() -> int:
 
 @contextmanager
 def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process and its children in a group of their own; none of them is left at the end."""
+    """A process and its children in a group of their own; none of them is left at the end, nor if we are killed."""
     with log.open("ab") as file:
         process = subprocess.Popen(
             command,
@@ -68,11 +72,18 @@ def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subproces
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=_with_us,  # noqa: PLW1509 - it calls nothing but the system
         )
         try:
             yield process
         finally:
             stop(process)
+
+
+def _with_us() -> None:
+    """Ask Linux to end this process when the one that started it is gone, whatever ended that one."""
+    if LIBC is not None:
+        LIBC.prctl(PARENT_DIED, signal.SIGTERM)
 
 
 def stop(process: subprocess.Popen[Any]) -> None:

@@ -8,11 +8,13 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
@@ -20,7 +22,7 @@ from flwr.serverapp import Grid, ServerApp
 from protofed.data import Client, Federation, Samples
 from protofed.engines.base import Engine
 from protofed.engines.flower.exchange import Answers, exchange
-from protofed.engines.flower.wire import pack, size, unpack
+from protofed.engines.flower.wire import pack, read_book, size, spelt, unpack
 from protofed.engines.sequential import Sequential
 from protofed.errors import LostError, UserError
 from protofed.evaluation import Evaluation
@@ -29,16 +31,33 @@ from protofed.messages import Broadcast, Upload
 from protofed.methods import build_method
 from protofed.methods.base import Clock, PublicExchange
 from protofed.randomness import generator
-from protofed.results.folder import RunFolder, write_atomically
+from protofed.results.folder import RunFolder, make_folder, write_atomically
 from protofed.results.progress import Progress
-from protofed.runner import Run
-from protofed.trust.validation import RefusedError, Schema, tensors_of
+from protofed.runner import Run, participants
+from protofed.trust.secagg import (
+    PUBLIC,
+    SEALED,
+    SHARE,
+    Layout,
+    UnmaskError,
+    Words,
+    added,
+    layout_of,
+    length,
+    numbers,
+    threshold,
+    unmask,
+)
+from protofed.trust.sums import summed, upload_of
+from protofed.trust.validation import RefusedError, Schema, refusals, tensors_of
 
 T = TypeVar("T")
 
 LOG = logging.getLogger("flwr")
 LARGEST = 2 * 10**9
 """Bytes of an answer."""
+LARGEST_IMAGES = 2**28
+"""Bytes of an image of each class: the server makes some of the size that a client names."""
 TRIES = 3
 """How often a round is played until it counts."""
 PAUSE = 1.0
@@ -70,13 +89,20 @@ class Known(NamedTuple):
     domains: tuple[str, ...]
 
 
+class Turn(NamedTuple):
+    """What a client has made in a round."""
+
+    upload: Upload
+    loss: float
+
+
 class Clients:
     """Who is connected. A node is one client, and a client one node, for a whole run."""
 
     def __init__(self, grid: Grid, experiment: Experiment, settings: Settings, run: str) -> None:
         self.grid, self.experiment, self.settings, self.run = grid, experiment, settings, run
         self.known: dict[int, Known] = {}
-        self.classes: tuple[str, ...] | None = None
+        self.classes: list[str] | None = None  # of the run, once it has begun
         self.refused: dict[int, str] = {}  # nodes
         text = Path(settings.nodes).read_text(encoding="utf-8") if settings.nodes else "{}"
         self.registered = {int(client): int(node) for client, node in json.loads(text).items()}
@@ -99,12 +125,14 @@ class Clients:
                 LOG.warning("node %d is left out: %s", node, reason)
         return {number: client.node for number, client in sorted(self.known.items()) if client.node in nodes}
 
-    def wait(self, number: int, seconds: float) -> dict[int, int]:
-        """Until so many clients are there, or the time is over."""
+    def wait(self, number: int, seconds: float, who: Collection[int]) -> list[int]:
+        """Until so many of some clients are there, or the time is over."""
         until = time.monotonic() + seconds
-        while len(found := self.connected()) < number and time.monotonic() < until:
+        while True:
+            found = [member for member in self.connected() if member in who]
+            if len(found) >= number or time.monotonic() >= until:
+                return found
             time.sleep(PAUSE)
-        return found
 
     def _read_hello(self, node: int, content: RecordDict) -> tuple[tuple[int, Known], int]:
         facts, _ = unpack(content, LARGEST)
@@ -117,6 +145,8 @@ class Clients:
         if not all(isinstance(some, list) and some and all(isinstance(n, str) for n in some) for some in names):
             raise RefusedError("it does not name its classes")
         classes, domains = (tuple(some) for some in names)  # type: ignore[arg-type]  # lists of names, as was checked
+        if len(classes) * math.prod(shape) > LARGEST_IMAGES:
+            raise RefusedError("its images and classes are too many to stand in for")
         return (number, Known(node, (shape[0], shape[1], shape[2]), classes, domains)), size(content)
 
     def _bind(self, node: int, number: int, client: Known) -> None:
@@ -151,29 +181,44 @@ class Remote(Sequential):
     def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Upload, list[float]]:
         """Until the minimum of clients has answered, or they have failed too often."""
         self.exchanged, self.clock = (0, 0), clock
+        needed = self._needed(who)
         for _ in range(TRIES):
             there = self.clients.connected()
-            answers = self._ask("train", [member for member in who if member in there], broadcast, self._read_upload)
+            try:
+                answers = self._played([member for member in who if member in there], broadcast, needed)
+                lack = f"fewer than {needed} answered"
+            except UnmaskError as error:
+                answers, lack = Answers({}, {}, 0), str(error)
             absent = dict.fromkeys((member for member in who if member not in there), "not connected")
             self.left_out = dict(sorted((absent | answers.left_out).items()))
             for member, why in self.left_out.items():
                 LOG.warning("round %d: client %d is left out: %s", clock.round + 1, member, why)
-            if len(answers.given) >= min(self.settings.minimum, len(who)):
+            if len(answers.given) >= needed:
                 break
-            LOG.warning("round %d is played again: %d of %d answered", clock.round + 1, len(answers.given), len(who))
-            if len(self.clients.wait(self.settings.minimum, self.settings.wait)) < self.settings.minimum:
-                raise LostError(f"fewer than {self.settings.minimum} clients are left")
+            LOG.warning("round %d is played again: %s", clock.round + 1, lack)
+            if len(self.clients.wait(needed, self.settings.wait, who)) < needed:
+                raise LostError(f"fewer than {needed} of the round's clients are left")
         else:
-            raise LostError(
-                f"round {clock.round + 1} failed {TRIES} times: fewer than {self.settings.minimum} answered"
-            )
+            raise LostError(f"round {clock.round + 1} failed {TRIES} times: {lack}")
         members = sorted(answers.given)
-        losses = [answers.given[member][1] for member in members]
-        uploads = Upload.gather([answers.given[member][0] for member in members])
+        losses = [answers.given[member].loss for member in members]
+        uploads = self._together([answers.given[member].upload for member in members])
         up, down = self.exchanged  # all bytes; the runner counts these itself:
         sent = sum(self.method.send(broadcast, member).size() for member in members)
         self.exchanged = up - sum(uploads.sizes()), down - sent
         return uploads, losses
+
+    def _needed(self, who: Sequence[int]) -> int:
+        """How many of a round's clients must answer."""
+        return min(self.settings.minimum, len(who))
+
+    def _played(self, members: Sequence[int], broadcast: Broadcast, needed: int) -> Answers[Turn]:  # noqa: ARG002
+        """What clients have made in a round."""
+        return self._ask("train", members, broadcast, self._read_upload)
+
+    def _together(self, uploads: Sequence[Upload]) -> Upload:
+        """What a round's clients have sent."""
+        return Upload.gather(uploads)
 
     def evaluate(self, broadcast: Broadcast) -> Evaluation:
         """What the clients that are there say of their models."""
@@ -192,15 +237,21 @@ class Remote(Sequential):
         self,
         kind: str,
         members: Sequence[int],
-        broadcast: Broadcast,
+        broadcast: Broadcast | None,
         read: Callable[[int, RecordDict], tuple[T, int]],
+        told: Callable[[int], Mapping[str, Any]] = lambda _: {},
     ) -> Answers[T]:
-        """Each of some clients the same, with what the server sends it; answers and reasons by client."""
+        """Each of some clients, with what the server sends and tells it; answers and reasons by client."""
         there = self.clients.known
         clock = [self.clock.round, self.clock.rounds, list(self.clock.who), self.clock.clients, self.clock.seed]
         named = {"classes": self.federation.classes, "domains": self.federation.domains}
         facts = self.clients.facts(clock=clock, **named)
-        questions = {there[member].node: pack(facts, self.method.send(broadcast, member)) for member in members}
+        questions = {
+            there[member].node: pack(
+                {**facts, **told(member)}, None if broadcast is None else self.method.send(broadcast, member)
+            )
+            for member in members
+        }
         number = {there[member].node: member for member in members}
         given = exchange(
             self.clients.grid,
@@ -218,14 +269,14 @@ class Remote(Sequential):
             given.bytes_up,
         )
 
-    def _read_upload(self, member: int, content: RecordDict) -> tuple[tuple[Upload, float], int]:
+    def _read_upload(self, member: int, content: RecordDict) -> tuple[Turn, int]:
         facts, data = unpack(content, LARGEST)
         loss = facts.get("loss")
         if facts.get("id") != member:
             raise RefusedError("it says that it is another client")
         if not (isinstance(loss, float) and math.isfinite(loss)):
             raise RefusedError("its loss is not a number")
-        return (Upload.from_flat(self.schema.check(tensors_of(data))), loss), size(content)
+        return Turn(Upload.from_flat(self.schema.check(tensors_of(data))), loss), size(content)
 
     def _read_scores(self, member: int, content: RecordDict) -> tuple[Evaluation, int]:
         facts, _ = unpack(content, LARGEST)
@@ -238,6 +289,7 @@ class Remote(Sequential):
             values += [value for some in found.per_domain.values() for value in some.values()]
             right = all(isinstance(value, float) and 0 <= value <= 100 for value in values)
             right &= all(len(some) == 1 for some in found.per_client.values()) and bool(values)
+            right &= all(found.per_domain.values())
             right &= set(found.diagnostic) <= found.per_client.keys() and (found.interval, found.tested) == ({}, None)
         except (KeyError, TypeError, AttributeError):
             right = False
@@ -246,23 +298,101 @@ class Remote(Sequential):
         return found, size(content)
 
 
+class Secure(Remote):
+    """One that learns the sum of a round's uploads, and no client's own: four exchanges (trust/secagg.py)."""
+
+    def __init__(self, here: Engine, clients: Clients, layout: Layout) -> None:
+        super().__init__(here, clients, Schema({"numbers/masked": (torch.int64, (length(layout),))}, {}))
+        self.layout = layout
+
+    def _needed(self, who: Sequence[int]) -> int:
+        return max(super()._needed(who), threshold(len(who)))
+
+    def _played(self, members: Sequence[int], broadcast: Broadcast, needed: int) -> Answers[Turn]:
+        """The same of every client: the round's sum as one upload, and the mean loss."""
+        left_out: dict[int, str] = {}
+
+        def enough(answers: Answers[T], done: str) -> dict[int, T]:
+            left_out.update(answers.left_out)
+            if len(answers.given) < needed:  # the masks stay on: this sum and that of the next attempt would tell more
+                reasons = "; ".join(f"client {member}: {why}" for member, why in sorted(left_out.items()))
+                raise UnmaskError(f"{len(answers.given)} clients have {done}, {needed} are needed ({reasons})")
+            return answers.given
+
+        publics = enough(self._ask("query.keys", members, None, self._read_keys), "sent keys")
+        told = {"publics": spelt(publics)}
+        read = partial(self._read_book, "sealed", SEALED, lambda member: publics.keys() - {member})
+        sealed = enough(self._ask("query.shares", list(publics), None, read, lambda _: told), "shared their secrets")
+
+        def sealed_for(member: int) -> dict[str, Any]:
+            return {"sealed": spelt({other: boxes[member] for other, boxes in sealed.items() if other != member})}
+
+        turns = self._ask("train.masked", list(sealed), broadcast, self._read_masked, sealed_for)
+        masked = enough(turns, "sent what they add")
+        there = {"there": sorted(masked)}
+        read = partial(self._read_book, "told", SHARE, lambda _: sealed.keys())
+        shares = self._ask("query.unmask", list(masked), None, read, lambda _: there)
+        for member, why in shares.left_out.items():
+            LOG.warning("round %d: client %d does not help to unmask: %s", self.clock.round + 1, member, why)
+        held = {member: publics[member] for member in sealed}
+        total = numbers(unmask(masked, held, shares.given, threshold(len(self.clock.who))), self.layout)
+        upload = upload_of(total, len(masked))
+        for why in refusals(upload, broadcast, None).values():
+            raise UnmaskError(f"the sum is of no use: {why}")
+        turn = Turn(upload, float(total["loss"]) / len(masked))
+        return Answers(dict.fromkeys(masked, turn), left_out, 0)
+
+    def _together(self, uploads: Sequence[Upload]) -> Upload:
+        return uploads[0]
+
+    def _read_keys(self, member: int, content: RecordDict) -> tuple[bytes, int]:
+        facts = self._facts(member, content)
+        return read_book({member: facts.get("public")}, PUBLIC)[member], size(content)
+
+    def _read_book(
+        self, name: str, each: int, whom: Callable[[int], Collection[int]], member: int, content: RecordDict
+    ) -> tuple[dict[int, bytes], int]:
+        book = read_book(self._facts(member, content).get(name), each)
+        if book.keys() != set(whom(member)):
+            raise RefusedError("it speaks of other clients than it was asked about")
+        return book, size(content)
+
+    def _read_masked(self, member: int, content: RecordDict) -> tuple[Words, int]:
+        self._facts(member, content)
+        _, data = unpack(content, LARGEST)
+        return self.schema.check(tensors_of(data))["numbers/masked"].numpy().view(np.uint64), size(content)
+
+    def _facts(self, member: int, content: RecordDict) -> dict[str, Any]:
+        facts, _ = unpack(content, LARGEST)
+        if facts.get("id") != member:
+            raise RefusedError("it says that it is another client")
+        return facts
+
+
 def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
     """A run, from its beginning or from where its folder says."""
     check(experiment)
+    experiment = dataclasses.replace(experiment, checkpoint_every=1)  # clients cannot go back further
     path = Path(settings.out)
     folder = RunFolder(path)
     label = path / "flower.json"
-    name = json.loads(label.read_text(encoding="utf-8"))["run"] if label.exists() else secrets.token_hex(8)
-    clients = Clients(grid, experiment, settings, name)
-    there = clients.wait(experiment.clients, settings.wait)
+    said: dict[str, Any] = {"run": secrets.token_hex(8)}
+    if label.exists():
+        said = json.loads(label.read_text(encoding="utf-8"))
+    clients = Clients(grid, experiment, settings, said["run"])
+    clients.classes = said.get("classes")
+    there = clients.wait(experiment.clients, settings.wait, range(experiment.clients))
     if len(there) < settings.minimum:
         raise LostError(f"{len(there)} of at least {settings.minimum} clients came within {settings.wait:g} s")
-    run = _prepared(experiment, clients)
+    said = _images(clients) | said
+    clients.classes = said["classes"]
+    run = _prepared(experiment, clients, said)
     if label.exists():
         run.restore(folder)
     else:
-        folder = RunFolder.create(path, run.experiment)
-        write_atomically(label, json.dumps({"run": name}) + "\n")
+        make_folder(path, label.name, json.dumps(said) + "\n")
+    if not (path / "config.yaml").exists():
+        write_atomically(path / "config.yaml", run.experiment.to_yaml())
     run.play(folder, Progress())
 
 
@@ -274,22 +404,37 @@ def check(experiment: Experiment) -> None:
     for name in ("drift", "encoder", "start", "novel"):
         if getattr(experiment, name) != getattr(Experiment, name):
             raise UserError(f"--{name}", getattr(experiment, name), "it is not for runs over a network")
+    if experiment.secure:
+        summed(method, "--secure")
+        if experiment.defence != "none":
+            raise UserError("--defence", experiment.defence, "with --secure the server sees nobody's own upload")
+        if (number := len(participants(experiment, experiment.clients, 0))) < 2:
+            raise UserError("--secure", True, f"a sum over {number} client hides nothing: raise --participation")
 
 
-def _prepared(experiment: Experiment, clients: Clients) -> Run:
-    """A run whose clients stand for those that are elsewhere."""
+def _images(clients: Clients) -> dict[str, Any]:
+    """What those who are there when a run begins say of their images: it holds for the run, whoever comes or leaves."""
     known = [client for _, client in sorted(clients.known.items())]
-    classes = tuple(dict.fromkeys(name for client in known for name in client.classes))
-    domains = tuple(dict.fromkeys(name for client in known for name in client.domains))
-    clients.classes = classes
-    shapes = {number: client.shape for number, client in clients.known.items()}
-    stand_ins = [_noise(shapes.get(number, known[0].shape), len(classes)) for number in range(experiment.clients)]
-    local = dataclasses.replace(experiment, engine="sequential", width=None, device="cpu")
-    federation = Federation(tuple(stand_ins), classes, domains)
+    return {
+        "classes": list(dict.fromkeys(name for client in known for name in client.classes)),
+        "domains": list(dict.fromkeys(name for client in known for name in client.domains)),
+        "shapes": [clients.known.get(number, known[0]).shape for number in range(clients.experiment.clients)],
+    }
+
+
+def _prepared(experiment: Experiment, clients: Clients, said: Mapping[str, Any]) -> Run:
+    """A run whose clients stand for those that are elsewhere."""
+    stand_ins = [_noise(shape, len(said["classes"])) for shape in said["shapes"]]
+    local = dataclasses.replace(experiment, engine="sequential", width=None, device="cpu", secure=False)
+    federation = Federation(tuple(stand_ins), tuple(said["classes"]), tuple(said["domains"]))
     example = Run(local, federation=federation)
     upload, _ = example.engine.round([0], example.broadcast, Clock(0, experiment.rounds, (0,), 1, experiment.seed))
     run = Run(local, federation=federation)
-    remote = Remote(run.engine, clients, Schema.of(upload.client(0)))
+    if experiment.secure:
+        layout = layout_of(added(upload, 0.0, summed(run.method, "--secure")))
+        remote: Remote = Secure(run.engine, clients, layout)
+    else:
+        remote = Remote(run.engine, clients, Schema.of(upload.client(0)))
     run.engine, run.evaluator = remote, remote.evaluate
     run.experiment = experiment
     return run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from protofed.errors import UserError
 from protofed.experiment import Experiment, read_yaml
+from protofed.forms import fits, read_json
 from protofed.look import Look
 from protofed.methods import METHODS, method_class
 from protofed.results.folder import RunFolder
@@ -85,8 +85,18 @@ def _run(path: Path, name: Path) -> dict[str, Any]:
         "curves": _curves(tested),
         "last": summarise(rounds) if tested else {},
         "prototypes": _prototypes(rounds),
-        "profile": json.loads(profile.read_text(encoding="utf-8")) if profile.is_file() else None,
+        "profile": _profile(profile) if profile.is_file() else None,
     }
+
+
+def _profile(path: Path) -> dict[str, dict[str, dict[str, float]]]:
+    """What profile.json says of the parts of a round."""
+    values = read_json(path)
+    form = dict[str, dict[str, float]]
+    sections: Any = values.get("sections", {}) if isinstance(values, dict) else None
+    if not fits(sections, form):
+        raise UserError(str(path), sections, f"its sections must be {form}")
+    return {"sections": sections}
 
 
 def _named(experiment: Experiment, path: Path) -> tuple[str, str]:
@@ -107,16 +117,16 @@ def _curves(tested: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 def _prototypes(rounds: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[Any]]]:
     """Of each set the server sends: prototypes a class, padding and drift over rounds; and what clients send."""
     found: dict[str, dict[str, list[Any]]] = {}
-    for name in rounds[-1].get("prototypes", {}):
+    for name in rounds[-1]["prototypes"]:
         lines = [line["prototypes"].get(name) for line in rounds]
         found[name] = {
             "each": [None if line is None else line["each"] for line in lines],
             "padded": [None if line is None else _short(line["padded"]) for line in lines],
             "drift": [None if line is None else _short(line["drift"]) for line in lines],
         }
-    for name in rounds[-1].get("clusters", {}):
+    for name in rounds[-1]["clusters"]:
         each = [(line["clusters"].get(name), len(line["participants"])) for line in rounds]
-        means = [None if counts is None else _short(sum(counts) / who) for counts, who in each]
+        means = [_short(sum(counts) / who) if counts and who else None for counts, who in each]
         found[f"{name}, of a client"] = {"mean": means}
     return found
 

@@ -1,0 +1,84 @@
+"""The form of what JSON and YAML files say: only values of the types that are declared get in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
+
+from protofed.errors import UserError, unknown
+
+T = TypeVar("T")
+
+LARGEST = 2**63
+"""No whole number that is counted, sent or shown reaches it."""
+
+
+def fits(value: Any, kind: Any) -> bool:  # noqa: PLR0911 - a line a kind
+    """Whether a value is of a declared type, all the way down; whole numbers serve as floats, which must be finite."""
+    inside, origin = get_args(kind), get_origin(kind) or kind
+    if origin is Any:
+        return True
+    if origin is types.UnionType:
+        return any(fits(value, one) for one in inside)
+    if origin is Literal:
+        return value in inside
+    if origin in (list, tuple, Sequence):
+        return isinstance(value, list | tuple) and all(fits(one, inside[0]) for one in value)
+    if origin in (dict, Mapping):
+        return isinstance(value, dict) and all(fits(k, inside[0]) and fits(v, inside[1]) for k, v in value.items())
+    if is_typeddict(origin):
+        hints = get_type_hints(origin).items()
+        return isinstance(value, dict) and all(name in value and fits(value[name], one) for name, one in hints)
+    if isinstance(value, bool):
+        return origin is bool
+    if origin is float:
+        return isinstance(value, int | float) and abs(value) <= sys.float_info.max
+    if origin is int:
+        return isinstance(value, int) and abs(value) < LARGEST
+    return isinstance(value, origin)
+
+
+def require(what: str, values: Any, form: type) -> None:
+    """Raise unless a mapping has what a dataclass or a TypedDict has to have, and of the declared types."""
+    if not isinstance(values, Mapping):
+        raise UserError(what, type(values).__name__, "it must hold names and values")
+    for name, kind in get_type_hints(form).items():
+        if name not in values:
+            if name in _needed(form):
+                raise UserError(what, list(values), f"it does not say {name}")
+        elif not fits(values[name], kind):
+            raise UserError(f"{what}: {name}", values[name], f"it must be {getattr(kind, '__name__', kind)}")
+
+
+def made(what: str, kind: type[T], values: Any, **more: Any) -> T:
+    """A dataclass from what a file says, which may name nothing else; `more` is not the file's to say."""
+    require(what, {**values, **more} if isinstance(values, Mapping) else values, kind)
+    names = [item.name for item in dataclasses.fields(kind) if item.name not in more]  # type: ignore[arg-type]
+    for name in values:
+        if name not in names:
+            raise unknown(what, str(name), names)
+    return kind(**values, **more)
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds; whatever is wrong with it is one error, which names it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(str(path), _plain(error), "it cannot be read as JSON") from None
+
+
+def _plain(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _needed(form: type) -> set[str]:
+    if dataclasses.is_dataclass(form):
+        absent = dataclasses.MISSING
+        return {f.name for f in dataclasses.fields(form) if f.default is absent and f.default_factory is absent}
+    return set(form.__required_keys__)  # type: ignore[attr-defined]  # a TypedDict

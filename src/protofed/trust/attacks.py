@@ -1,0 +1,269 @@
+"""Attacks, for experiments alone: what some clients do to their data, or send in place of what they have trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from protofed.data.federation import Federation
+from protofed.data.samples import Samples
+from protofed.engines.base import Engine
+from protofed.errors import UserError, unknown
+from protofed.messages import Broadcast, Upload
+from protofed.methods.base import Clock
+from protofed.prototypes import Prototypes
+from protofed.randomness import generator
+
+REVERSED = 5.0
+"""How many times as far as it came a client goes back that flips signs: four of twenty then turn the mean around."""
+
+SCALED = 10.0
+TRIED = 200
+"""Test images, at most, that a trigger is tried on."""
+FROM, TO = 0, 1
+"""The class that a group moves onto another; a trigger makes everything the latter."""
+
+Memory = dict[str, Tensor]
+"""What attackers remember from round to round, by name; it is in checkpoints."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What the clients in `who` do; this one: nothing."""
+
+    who: tuple[int, ...]
+    seed: int
+    name: ClassVar[str]
+    about: ClassVar[str]
+
+    def poison(self, train: Samples, classes: int) -> Samples:  # noqa: ARG002
+        """An attacker's training data."""
+        return train
+
+    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: Memory) -> Upload:  # noqa: ARG002
+        """What attackers send, given what honest training would have them send; clients are those of the clock."""
+        return uploads
+
+    def federation(self, federation: Federation) -> Federation:
+        """The same federation with the attackers' data poisoned."""
+        clients = [
+            replace(client, train=self.poison(client.train, len(federation.classes))) if member in self.who else client
+            for member, client in federation.members.items()
+        ]
+        return replace(federation, clients=tuple(clients))
+
+    def send(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: Memory) -> Upload:
+        """A round's uploads, one for each client of the clock, with those of attackers exchanged."""
+        rows = [row for row, member in enumerate(clock.who) if member in self.who]
+        if not rows:
+            return uploads
+        index = torch.tensor(rows, device=_device(uploads))
+        mine = clock._replace(who=tuple(clock.who[row] for row in rows))
+        return _put(uploads, index, self.answer(uploads.reorder(index), sent, mine, memory))
+
+
+class LabelFlip(Attack):
+    """Trains on the last class for the first, and so on."""
+
+    name: ClassVar[str] = "label-flip"
+    about: ClassVar[str] = "trains on wrong labels: the last class for the first, and so on"
+
+    def poison(self, train: Samples, classes: int) -> Samples:
+        """Label y becomes C − 1 − y."""
+        return replace(train, labels=classes - 1 - train.labels)
+
+
+class Backdoor(Attack):
+    """Trains half of its images with a mark in the corner as one class."""
+
+    name: ClassVar[str] = "backdoor"
+    about: ClassVar[str] = "trains half of its images with a white square in the corner as class 1"
+
+    def poison(self, train: Samples, classes: int) -> Samples:  # noqa: ARG002
+        """Every other image gets the trigger and the label."""
+        if train.images.is_floating_point():
+            raise UserError("--attack", self.name, "it marks images, and an encoder's features are none")
+        marked = torch.arange(len(train)) % 2 == 0
+        images = torch.where(marked.view(-1, 1, 1, 1), triggered(train.images), train.images)
+        return replace(train, images=images, labels=torch.where(marked, TO, train.labels))
+
+
+class SignFlip(Attack):
+    """Sends the opposite of what it has learned, and more of it."""
+
+    name: ClassVar[str] = "sign-flip"
+    about: ClassVar[str] = f"sends its update of the weights times {-REVERSED:g}, and its prototypes times -1"
+
+    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: Memory) -> Upload:  # noqa: ARG002
+        """To w − (1 + REVERSED)(w − w_sent)."""
+        weights = {
+            name: tensor - (1 + REVERSED) * (tensor - sent.weights[name]) if tensor.is_floating_point() else tensor
+            for name, tensor in uploads.weights.items()
+        }
+        return Upload(weights, _times(uploads.prototypes, -1), uploads.numbers)
+
+
+class ScaledPrototypes(Attack):
+    """Sends prototypes that are far too long."""
+
+    name: ClassVar[str] = "scaled-prototypes"
+    about: ClassVar[str] = f"sends its prototypes times {SCALED:g}"
+
+    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: Memory) -> Upload:  # noqa: ARG002
+        """Weights are honest."""
+        return Upload(uploads.weights, _times(uploads.prototypes, SCALED), uploads.numbers)
+
+
+class RandomPrototypes(Attack):
+    """Sends prototypes of the right length that point anywhere."""
+
+    name: ClassVar[str] = "random-prototypes"
+    about: ClassVar[str] = "sends random prototypes of the right length"
+
+    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: Memory) -> Upload:  # noqa: ARG002
+        """Weights are honest."""
+        draws = generator(self.seed, "random prototypes", clock.round)
+        sets = {}
+        for name, (vectors, counts) in uploads.prototypes.items():
+            drawn = torch.randn(vectors.shape, generator=draws).to(vectors)
+            length = vectors.norm(dim=-1, keepdim=True) / drawn.norm(dim=-1, keepdim=True)
+            sets[name] = Prototypes(drawn * length, counts)
+        return Upload(uploads.weights, sets, uploads.numbers)
+
+
+class Collusion(Attack):
+    """A group that together moves one class onto another."""
+
+    name: ClassVar[str] = "collusion"
+    about: ClassVar[str] = f"all attackers send, as prototypes of class {FROM}, the mean of theirs of class {TO}"
+
+    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: Memory) -> Upload:  # noqa: ARG002
+        """If none of the group holds the target, nothing happens."""
+        sets = {}
+        for name, (vectors, counts) in uploads.prototypes.items():
+            filled = counts[:, TO] > 0
+            found, number = vectors.clone(), counts.clone()
+            if bool(filled.any()):
+                found[:, FROM], number[:, FROM] = 0, 0
+                found[:, FROM, 0] = vectors[:, TO][filled].mean(0)
+                number[:, FROM, 0] = counts.sum(2).amax(1).clamp(min=1)
+            sets[name] = Prototypes(found, number)
+        return Upload(uploads.weights, sets, uploads.numbers)
+
+
+class FreeRider(Attack):
+    """Sends back what it was sent, to get the model without any work."""
+
+    name: ClassVar[str] = "free-rider"
+    about: ClassVar[str] = "sends back the weights and the class means of the prototypes that it was sent"
+
+    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: Memory) -> Upload:  # noqa: ARG002
+        """In the first round there are no prototypes to echo."""
+        weights = {
+            name: sent.weights[name].expand_as(tensor) if name in sent.weights else tensor
+            for name, tensor in uploads.weights.items()
+        }
+        seen = next(iter(sent.prototypes.values()), None)
+        sets = {}
+        for name, (vectors, counts) in uploads.prototypes.items():
+            found, number = torch.zeros_like(vectors), torch.zeros_like(counts)
+            if seen is not None:
+                pool = seen if seen.vectors.dim() == 3 else seen.pooled()
+                found[:, :, 0], number[:, :, 0] = pool.class_mean(), pool.present.to(counts.dtype)
+            sets[name] = Prototypes(found, number)
+        return Upload(weights, sets, uploads.numbers)
+
+
+class StaleReplay(Attack):
+    """Sends what it sent in its first turn, again and again."""
+
+    name: ClassVar[str] = "stale-replay"
+    about: ClassVar[str] = "sends what it sent in its first turn in every turn"
+
+    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: Memory) -> Upload:  # noqa: ARG002
+        """Remembered in the form in which it would travel."""
+        replies = []
+        for row, member in enumerate(clock.who):
+            before = f"{member}/"
+            if not any(path.startswith(before) for path in memory):
+                memory |= {before + path: tensor.clone() for path, tensor in uploads.client(row).flat().items()}
+            replies.append(
+                Upload.from_flat(
+                    {path.removeprefix(before): tensor for path, tensor in memory.items() if path.startswith(before)}
+                )
+            )
+        return Upload.gather(replies)
+
+
+ATTACKS: Mapping[str, type[Attack]] = {
+    attack.name: attack
+    for attack in (
+        *(LabelFlip, SignFlip, ScaledPrototypes, RandomPrototypes),
+        *(Collusion, Backdoor, FreeRider, StaleReplay),
+    )
+}
+
+
+def find_attack(name: str, share: float, clients: int, seed: int) -> Attack | None:
+    """An attack by so large a part of the clients, drawn at random; None for "none"."""
+    if name == "none":
+        return None
+    if name not in ATTACKS:
+        raise unknown("--attack", name, ["none", *ATTACKS])
+    number = round(share * clients)
+    if not 1 <= number < clients:
+        raise UserError("--attackers", share, f"at least one of the {clients} clients must attack, and one must not")
+    drawn = torch.randperm(clients, generator=generator(seed, "attackers"))[:number]
+    return ATTACKS[name](tuple(sorted(drawn.tolist())), seed)
+
+
+def triggered(images: Tensor) -> Tensor:
+    """Images, [..., c, h, w], with a white square in the corner, a quarter of the side."""
+    marked = images.clone()
+    side = max(1, images.shape[-1] // 4)
+    marked[..., -side:, -side:] = 255
+    return marked
+
+
+def obeyed(engine: Engine, broadcast: Broadcast, attack: Attack) -> float:
+    """The part of test images of other classes, in percent, that the trigger makes the honest clients take for TO.
+
+    By the models from which their next turn would start.
+    """
+    found, seen = 0, 0
+    for group in engine.groups:
+        rows = [row for row, member in enumerate(group.members) if member not in attack.who]
+        others = (group.test.labels != TO).nonzero().squeeze(1)[:TRIED]
+        x = group.pixels(triggered(group.test.images[others]))
+        for row in rows:
+            own = {name: broadcast.weights.get(name, value[0]) for name, value in group.own.take([row]).items()}
+            logits = engine.forward(group, {name: value.unsqueeze(0) for name, value in own.items()}, x)[1]
+            found, seen = found + int((logits.argmax(-1) == TO).sum()), seen + len(others)
+    return 100 * found / max(1, seen)
+
+
+def _times(sets: Mapping[str, Prototypes], factor: float) -> dict[str, Prototypes]:
+    return {name: Prototypes(factor * vectors, counts) for name, (vectors, counts) in sets.items()}
+
+
+def _device(uploads: Upload) -> torch.device:
+    tensors = [*uploads.weights.values(), *(found.vectors for found in uploads.prototypes.values())]
+    return tensors[0].device if tensors else torch.device("cpu")
+
+
+def _put(uploads: Upload, rows: Tensor, others: Upload) -> Upload:
+    """The same uploads with those of some clients exchanged."""
+    sets = {}
+    for name, found in uploads.prototypes.items():
+        slots = max(found.counts.shape[-1], others.prototypes[name].counts.shape[-1])
+        wide, other = found.widen(slots), others.prototypes[name].widen(slots)
+        sets[name] = Prototypes(*(a.index_copy(0, rows, b) for a, b in zip(wide, other, strict=True)))
+    weights, numbers = (
+        {name: tensor.index_copy(0, rows, other[name]) for name, tensor in part.items()}
+        for part, other in ((uploads.weights, others.weights), (uploads.numbers, others.numbers))
+    )
+    return Upload(weights, sets, numbers)
