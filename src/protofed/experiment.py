@@ -141,13 +141,7 @@ class Experiment:
         for name in ("width", "threads", "image_size"):
             self._require(name, getattr(self, name) is None or getattr(self, name) >= 1, "it must be 1 or more")
         self._require("attackers", 0 < self.attackers < 1, "it must be above 0 and below 1")
-        if self.attack != "none":
-            self._require(
-                "attack", self.engine != "flower-sim", "attacks are played in one process, not over a network"
-            )
         self._check_privacy()
-        why = "with --secure the server sees sums alone, so it cannot compare clients"
-        self._require("defence", self.defence == "none" or not self.secure, why)
         self._require("time_budget", self.time_budget is None or self.time_budget > 0, "it must be above 0 seconds")
 
     def _check_privacy(self) -> None:
@@ -160,7 +154,6 @@ class Experiment:
             for name in ("clip", "noise", "epsilon", "delta"):
                 unset = getattr(self, name) == getattr(Experiment, name)
                 self._require(name, unset, "it is for --privacy client or --privacy example")
-        self._require("privacy", self.privacy == "none" or self.engine != "flower-sim", "it is not for a network yet")
         self._require("noise", self.noise == 0 or self.clip is not None, "without --clip no noise is enough")
         self._require("epsilon", self.epsilon is None or self.noise > 0, "without --noise no budget is enough")
 

@@ -120,7 +120,8 @@ def look(run: Run) -> Look:
             if rule == "nearest":
                 answer = nearest_class(found, means if references is None else references)
             labels, domains, answer = group.test.labels[rows], group.test.domains[rows], answer[0].cpu()
-            confusion += torch.bincount(labels * classes + answer, minlength=classes**2).view(classes, classes)
+            places = (labels * classes + answer)[answer >= 0]  # without any prototype there is no answer
+            confusion += torch.bincount(places, minlength=classes**2).view(classes, classes)
             features.append(found[0, :few])
             points.append(torch.stack([labels, answer, torch.full_like(labels, member), domains], 1)[:few])
     kinds = ["local"]

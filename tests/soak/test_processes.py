@@ -108,8 +108,9 @@ def watched(made: Deployment) -> Iterator[Watch]:
 
 def kill_app(made: Deployment, client: int) -> None:
     """The process of a turn, in that turn; Flower starts one for every message."""
-    until(lambda: below(made, f"client-{client}", "flwr-clientapp"), 60)
-    for pid in below(made, f"client-{client}", "flwr-clientapp"):
+    before = below(made, f"client-{client}", "flwr-clientapp")  # that of the last turn may still be ending
+    until(lambda: set(below(made, f"client-{client}", "flwr-clientapp")) - set(before), 60)
+    for pid in set(below(made, f"client-{client}", "flwr-clientapp")) - set(before):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from protofed.data.samples import Samples
+from protofed.engines.flower.server import check
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
@@ -174,7 +175,7 @@ def test_a_resumed_run_remembers_what_attackers_remember(tmp_path: Path) -> None
 
 
 def test_attacks_are_for_one_process_and_data_that_stays() -> None:
-    with pytest.raises(UserError, match="not over a network"):
-        Experiment.from_mapping({"attack": "sign-flip", "engine": "flower-sim"})
+    with pytest.raises(UserError, match="not for runs over a network"):
+        check(Experiment.from_mapping({"attack": "sign-flip", "engine": "flower-sim"}))
     with pytest.raises(UserError, match="does not drift"):
         Run(Experiment.from_mapping(TINY | {"attack": "sign-flip", "drift": "sudden"}))

@@ -567,7 +567,6 @@ def test_a_server_that_needs_each_clients_upload_has_no_client_level_privacy(met
         ({"privacy": "client", "clip": 1.0, "noise": -1.0}, "--noise: -1.0 is not usable; it must be 0 or more"),
         ({"privacy": "client", "delta": 1.0}, "--delta: 1.0 is not usable"),
         ({"min_count": -1}, "--min-count: -1 is not usable"),
-        ({"privacy": "client", "engine": "flower-sim"}, "--privacy: 'client' is not usable; it is not for a network"),
         ({"privacy": "client", "defence": "median"}, "--defence: 'median' is not usable; .*it compares clients"),
         ({"privacy": "example", "engine": "stacked"}, "--engine: 'stacked' is not usable; .*sequential"),
         ({"privacy": "example", "drift": "sudden"}, "--drift: 'sudden' is not usable; .*one set of data"),
@@ -605,8 +604,10 @@ def test_prototypes_of_too_few_samples_never_leave_a_client(method: str, params:
     large.play(None, Progress())
 
 
-def test_a_minimum_that_no_class_reaches_leaves_nothing() -> None:
-    run = played(method="fedproto", min_count=10_000)
+def test_a_minimum_that_no_class_reaches_leaves_nothing(tmp_path: Path) -> None:
+    run = Run(asked(method="fedproto", min_count=10_000))
+    result = run.play(RunFolder.create(tmp_path / "run", run.experiment), Progress())
+    assert result.accuracy["own/own/nearest"].last == 0
     assert not run.broadcast.prototypes["global"].filled.any()
     upload = enough(Upload({"w": torch.ones(1, 2)}, {}, {"samples": torch.ones(1)}), 3)
     assert upload.weights["w"].tolist() == [[1, 1]]

@@ -192,6 +192,7 @@ def resume_command(
     "episode_ways",
     "episode_shots",
     "episodes",
+    *("defence", "attack", "attackers", "privacy", "clip", "noise", "epsilon", "delta", "min_count", "secure"),
     "engine",
     "width",
     "device",

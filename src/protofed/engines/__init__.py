@@ -38,6 +38,8 @@ def make_engine(
 
     if experiment.engine not in ("auto", *ENGINES):
         raise UserError("--engine", experiment.engine, "it is for a single `protofed run`")
+    if experiment.secure:
+        raise UserError("--secure", True, "only over a network: --engine flower-sim, or protofed deploy")
     if experiment.width is not None and experiment.engine == "sequential":
         raise UserError("--width", experiment.width, "it is for the stacked engine; sequential takes one at a time")
     if experiment.engine == "auto" and experiment.width is None:

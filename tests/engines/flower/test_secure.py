@@ -26,6 +26,7 @@ from protofed.engines.flower.server import Settings, check, serve
 from protofed.engines.flower.wire import pack, read_book, size, spelt
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment
+from protofed.runner import Run
 from protofed.trust.secagg import Words, added, integers
 from protofed.trust.validation import RefusedError
 
@@ -356,3 +357,9 @@ def test_what_belongs_to_whom_is_read_back_or_refused() -> None:
     for told in bad:
         with pytest.raises(RefusedError, match="whom"):
             read_book(told, 3)
+
+
+@pytest.mark.parametrize("engine", ["auto", "sequential", "stacked"])
+def test_secure_aggregation_is_for_a_network(engine: str) -> None:
+    with pytest.raises(UserError, match="only over a network"):
+        Run(Experiment.from_mapping({"engine": engine, "secure": True, "train_size": 100, "device": "cpu"}))

@@ -401,7 +401,7 @@ def check(experiment: Experiment) -> None:
     method = build_method(experiment.method, experiment.params)
     if isinstance(method, PublicExchange):
         raise UserError("--method", experiment.method, "over a network there is no exchange within a round")
-    for name in ("drift", "encoder", "start", "novel"):
+    for name in ("drift", "encoder", "start", "novel", "attack", "privacy"):
         if getattr(experiment, name) != getattr(Experiment, name):
             raise UserError(f"--{name}", getattr(experiment, name), "it is not for runs over a network")
     if experiment.secure:
