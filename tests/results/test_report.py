@@ -122,6 +122,22 @@ def test_every_method_has_a_report(method: str, tmp_path: Path) -> None:
     assert {mark[2] for mark in seen["marks"]} == set(range(len(seen["kinds"])))
 
 
+def test_what_was_refused_and_whom_a_defence_found_out_is_told(tmp_path: Path) -> None:
+    flags = ("--attack", "sign-flip", "--attackers", "0.4", "--defence", "outliers", "--clients", "5", "--alpha", "1.0")
+    succeed(tmp_path, "run", *TINY, *flags, "--out", "run", "--quiet")
+    text = (tmp_path / "run" / "rounds.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    lines[0]["left_out"] = {"3": "refused: <b>it</b>"}
+    (tmp_path / "run" / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    succeed(tmp_path, "report", "run", "--out", "run.html")
+    page = (tmp_path / "run.html").read_text()
+    (told,) = embedded(page)["trust"]
+    assert "40% of the clients attack: sign-flip" in told
+    assert "1 uploads are missing: refused: <b>it</b> (1)" in told
+    assert "outliers left out clients: " in told
+    assert "&lt;b&gt;it&lt;/b&gt;" in page
+
+
 def test_a_run_that_was_cut_off_or_resumed(comparison: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cut"
     shutil.copytree(comparison / "fedproto-seed0", folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from protofed.results.result import Result, summarise
 
 COMPARISONS = ("compare.yaml", "reproduce.yaml", "sweep.yaml", "choose-k.yaml")
 DIGITS = 4
+GATHERED = ("path", "experiment", "last", "label", "left_out", "suspected", "epsilon")
+"""What is known of a run and not put into the page as it is."""
 
 
 def gather(folders: Sequence[Path]) -> dict[str, Any]:
@@ -33,6 +36,7 @@ def gather(folders: Sequence[Path]) -> dict[str, Any]:
         "commands": [_command(folder) for folder in folders],
         "about": _about(runs),
         "incomplete": [_incomplete(run) for run in runs if not run["complete"]],
+        "trust": [text for run in runs if (text := _trust(run))],
         "scores": scores,
         "score": next((run["score"] for run in runs if run["score"] in scores), scores[0] if scores else None),
         "summary": compared(lines, scores),
@@ -86,6 +90,9 @@ def _run(path: Path, name: Path) -> dict[str, Any]:
         "last": summarise(rounds) if tested else {},
         "prototypes": _prototypes(rounds),
         "profile": _profile(profile) if profile.is_file() else None,
+        "left_out": Counter(why for line in rounds for why in line.get("left_out", {}).values()),
+        "suspected": Counter(member for line in rounds for member in line.get("suspected", [])),
+        "epsilon": rounds[-1].get("epsilon"),
     }
 
 
@@ -210,9 +217,27 @@ def _incomplete(run: Mapping[str, Any]) -> str:
     return f"{run['name']} was cut off after round {run['rounds'][-1]} of {run['experiment'].rounds}"
 
 
+def _trust(run: Mapping[str, Any]) -> str:
+    """Uploads that were lost or refused, whom a defence found out, and what is promised of privacy, in one line."""
+    experiment: Experiment = run["experiment"]
+    told = []
+    if experiment.attack != "none":
+        told.append(f"{experiment.attackers:.0%} of the clients attack: {experiment.attack}")
+    if run["left_out"]:
+        reasons = ", ".join(f"{why} ({number})" for why, number in run["left_out"].most_common())
+        told.append(f"{run['left_out'].total()} uploads are missing: {reasons}")
+    if experiment.defence != "none":
+        whom = ", ".join(f"{member} ({number} rounds)" for member, number in run["suspected"].most_common(10))
+        told.append(f"{experiment.defence} left out clients: {whom or 'none'}")
+    if experiment.privacy != "none":
+        spent = "∞" if run["epsilon"] is None else f"{run['epsilon']:.2f}"
+        told.append(f"ε = {spent}, δ = {experiment.delta:g}, {experiment.privacy}-level")
+    return f"{run['name']}: {'; '.join(told)}" if told else ""
+
+
 def _slim(run: Mapping[str, Any]) -> dict[str, Any]:
     """Without what only the gathering needs."""
-    kept = {key: value for key, value in run.items() if key not in ("path", "experiment", "last", "label")}
+    kept = {key: value for key, value in run.items() if key not in GATHERED}
     clients = {name: [_short(value) for value in found.per_client] for name, found in run["last"].items()}
     domains = {name: found.per_domain for name, found in run["last"].items() if found.per_domain}
     return {**kept, "seed": run["experiment"].seed, "clients": clients, "domains": domains}
