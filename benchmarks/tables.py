@@ -25,6 +25,7 @@ TABLES = {
     "mp-fedcl-table5": "mp-fedcl/table5 --eval-every 10",
     "mp-fedcl-table6": "mp-fedcl/table6 --only digit-5,office-10 --eval-every 10",
     "mp-fedcl-table7": "mp-fedcl/table7 --eval-every 10",
+    "mp-fedcl-table8": "mp-fedcl/table8 --variant short-time --eval-every 1000",
     "fedsc-table1": f"fedsc/table1 --only 'cifar10,NID1 a=0.2,NID2' {REDUCED}",
     "fedsc-table2": f"fedsc/table2 --only CIFAR10-LT,rho=50 {REDUCED}",
     "fedsc-table4": f"fedsc/table4 --only 'cifar10,NID1 a=0.2,NID2' --methods 'RPCL only,CPDR only' {REDUCED}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import zipfile
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -381,3 +382,14 @@ def test_what_is_not_torchvisions_resnet18_is_refused_and_not_executed(
     with pytest.raises(UserError, match="FILE"):
         imported(file, 32)
     assert not trap.path.exists()
+
+
+def test_a_pickle_that_takes_forever_is_not_loaded(tmp_path: Path) -> None:
+    """A key of 2**60 empty tuples, in either of the forms of torch.save."""
+    evil = b"\x80\x02})" + b"q\x01h\x01\x86" * 60 + b"K\x01s."
+    (tmp_path / "old.pth").write_bytes(evil)
+    with zipfile.ZipFile(tmp_path / "new.pth", "w") as archive:
+        archive.writestr("archive/data.pkl", evil)
+    for name in ("old.pth", "new.pth"):
+        with pytest.raises(UserError, match=rf"{name}.*repeats a tuple"):
+            imported(tmp_path / name, 32)

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from protofed.data.augmentation import IMAGENET
+from protofed.data.pickles import look_through
 from protofed.data.samples import Dataset, Samples, check_shape, check_statistics
 from protofed.engines.group import fit
 from protofed.errors import UserError, unknown
@@ -180,7 +182,7 @@ class Encoder:
 def imported(path: Path, image_size: int) -> Encoder:
     """The ResNet-18 of torchvision, from a file with its weights, to see images of a size."""
     try:
-        found: Any = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+        found: Any = load_file(path) if path.suffix == ".safetensors" else _load_plain(path)
     except Exception as error:  # torch.load raises whatever a file that is none makes it stumble over
         why = " ".join(str(error).split())[:200]
         raise UserError("FILE", str(path), f"it cannot be read as safetensors or as plain weights: {why}") from None
@@ -193,6 +195,21 @@ def imported(path: Path, image_size: int) -> Encoder:
         return Encoder(Card("resnet18", 3, image_size, mean, std, 512, path.name), kept, torch.device("cpu"))
     except UserError as error:
         raise UserError("FILE", str(path), f"it does not hold torchvision's ResNet-18: {error}") from None
+
+
+def _load_plain(path: Path) -> Any:
+    """What torch.save wrote, if it is plain: a zip with one pickle or, of old, four and then the weights."""
+    with path.open("rb") as file:
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                for name in archive.namelist():
+                    if name.endswith("data.pkl"):
+                        look_through(archive.read(name))
+        else:
+            file.seek(0)
+            for _ in range(4):
+                look_through(file)
+    return torch.load(path, "cpu", weights_only=True)
 
 
 def _our_name(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -115,6 +116,15 @@ def test_a_bomb_is_not_unpacked() -> None:
     for shape in ((2**31, 2**31), (1, 1)):
         with pytest.raises(UserError, match="header says"):
             read_idx("bomb.gz", idx(shape, bytes(2**20)), 2)
+
+
+def test_room_is_made_for_what_comes_not_for_what_a_header_says() -> None:
+    tracemalloc.start()
+    with pytest.raises(UserError, match=r"4 bytes.*header says"):
+        read_idx("labels.gz", idx((2**31,), b"abcd"), 1)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2**24
 
 
 @pytest.mark.parametrize(

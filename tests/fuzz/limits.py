@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import resource
 import signal
 from collections.abc import Iterator
@@ -27,10 +28,12 @@ def limited() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MOST, before[1]))
     handler = signal.signal(signal.SIGALRM, _hung)
     signal.alarm(LONGEST)
+    faulthandler.dump_traceback_later(2 * LONGEST, exit=True)  # where Python code does not get to run
     try:
         yield
     finally:
         signal.alarm(0)
+        faulthandler.cancel_dump_traceback_later()
         signal.signal(signal.SIGALRM, handler)
         resource.setrlimit(resource.RLIMIT_AS, before)
 

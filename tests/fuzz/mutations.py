@@ -104,9 +104,12 @@ CHANGES = (
     lambda tensor: tensor.to(torch.complex64),
     lambda tensor: tensor.bool(),
     lambda tensor: tensor.to(torch.int8),
-    lambda tensor: torch.full_like(tensor, float("nan")) if tensor.is_floating_point() else -tensor.long() - 1,
-    lambda tensor: torch.full_like(tensor, float("inf")) if tensor.is_floating_point() else tensor + 10**6,
-    lambda tensor: torch.full_like(tensor, 1e38) if tensor.is_floating_point() else torch.full_like(tensor, 2**31 - 1),
+    lambda tensor: tensor.long() + 10**6,
+    lambda tensor: -tensor.long() - 1,
+    lambda tensor: torch.full(tensor.shape, 2**31 - 1, dtype=torch.int32),
+    lambda tensor: torch.full(tensor.shape, float("nan")),
+    lambda tensor: torch.full(tensor.shape, float("inf")),
+    lambda tensor: torch.full(tensor.shape, 1e38),
 )
 """Of a tensor in a file."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from protofed.data.files import MOST, damaged
+from protofed.data.files import MOST, damaged, read_upto
 from protofed.data.order import fifth_out
 from protofed.data.samples import Dataset, Samples
 from protofed.data.trees import Tree
@@ -37,7 +37,7 @@ def read_idx(path: Path | str, packed: bytes, ndim: int) -> Tensor:
                 )
             shape = struct.unpack(f">{ndim}I", start[4:])
             size = math.prod(shape)
-            content = file.read(size + 1) if size <= MOST else b""  # one more, to see its end
+            content = read_upto(file, size + 1) if size <= MOST else b""  # one more, to see its end
     except (OSError, EOFError, zlib.error) as error:
         raise damaged(path, error) from None
     if not size or len(content) != size:

@@ -14,18 +14,20 @@ import tarfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 
-from protofed.data.files import MOST, damaged
+from protofed.data.files import MOST, damaged, read_upto
 from protofed.data.order import fifth_out
 from protofed.data.samples import Dataset, Samples
 from protofed.errors import UserError
 from protofed.forms import fits
 
 SIDE = 32
+PLACES = 2**24
+"""In which a pickle may keep things: 256 MB."""
 
 
 class _Name:
@@ -103,8 +105,8 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it refers to something outside of it, {pid!r}")
 
 
-def _look_through(content: bytes) -> None:
-    """Raise where a few bytes would ask for much memory or time.
+def look_through(content: bytes | IO[bytes]) -> None:
+    """Raise where a few bytes of a pickle would ask for much memory or time; a file is left at its end.
 
     The places in which a pickle keeps things are numbered, and there is room made for all up to the highest. A tuple
     that holds one tuple twice, which does the same, takes forever as the key of a dict; pickles of arrays repeat none.
@@ -114,7 +116,7 @@ def _look_through(content: bytes) -> None:
         if "PUT" in code.name or code.name == "MEMOIZE":
             place: Any = places if code.name == "MEMOIZE" else number
             places += 1
-            if place > len(content):
+            if place > PLACES:
                 raise pickle.UnpicklingError(f"it keeps something in place {place}")
             if before.startswith("TUPLE"):
                 tuples.add(place)
@@ -126,7 +128,7 @@ def _look_through(content: bytes) -> None:
 def read_pickle(path: Path | str, content: bytes) -> dict[str, Any]:
     """The dict in a pickle, by names: arrays, lists, text and numbers."""
     try:
-        _look_through(content)
+        look_through(content)
         loaded = _Unpickler(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a broken pickle raises whatever its instructions run into
         raise damaged(path, error or type(error).__name__) from None
@@ -173,7 +175,7 @@ def _unpacked(path: Path, members: Sequence[str]) -> dict[str, bytes]:
                 name = Path(entry.name).name
                 if entry.isfile() and name in members and entry.size <= MOST:
                     file = archive.extractfile(entry)
-                    found[name] = file.read() if file else b""
+                    found[name] = read_upto(file, entry.size) if file else b""
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
         raise damaged(path, error) from None
     for member in members:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from protofed.data.files import damaged
+from protofed.data.files import damaged, read_upto
 from protofed.data.samples import Dataset, Samples
 from protofed.errors import UserError
 
@@ -28,7 +28,7 @@ def _libsvm(path: Path) -> Samples:
     """Lines `label 1:value 2:value ...`: label 1 is the digit 0, values go from -1 to 1, one left out is 0."""
     try:
         with bz2.open(path) as file:
-            content = file.read(LONGEST)
+            content = read_upto(file, LONGEST)
     except (OSError, EOFError) as error:
         raise damaged(path, error) from None
     lines = content.decode("ascii", "replace").splitlines()

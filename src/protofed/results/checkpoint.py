@@ -106,7 +106,7 @@ class Checkpoint:
                 state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
                 about = file.metadata()
             rounds = int(about["rounds"])
-            if about.get("digest", digest := _digest(state, rounds)) != digest:  # older ones have none
+            if about["digest"] != _digest(state, rounds):
                 raise ValueError("it is not what was written")
             for number, group in enumerate(groups):
                 slots = state[f"slots/{number}"].cpu()
