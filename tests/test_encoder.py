@@ -247,6 +247,11 @@ def test_a_card_that_cannot_be_right_is_refused(file: Path, changes: dict[str, A
         Encoder.read(file, CPU)
 
 
+def test_a_mean_may_be_a_whole_number_however_large(file: Path) -> None:
+    with_card(file, mean=[2**63])
+    assert Encoder.read(file, CPU).computed(torch.zeros(1, 1, 8, 8, dtype=torch.uint8)).shape == (1, 50, 1, 1)
+
+
 def test_a_card_cannot_have_code_executed(file: Path, tmp_path: Path) -> None:
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\nEvil = None\n")
     with_card(file, model=f"{tmp_path}/evil.py:Evil")

@@ -160,7 +160,8 @@ class Encoder:
     @torch.no_grad()
     def computed(self, images: Tensor) -> Tensor:
         """The same without the disk."""
-        mean, std = (torch.tensor(part, device=self.device).view(-1, 1, 1) for part in (self.card.mean, self.card.std))
+        statistics = torch.tensor([self.card.mean, self.card.std], dtype=torch.float32, device=self.device)
+        mean, std = statistics.view(2, -1, 1, 1)
         at_once = max(1, BYTES // bytes_per_image(self.module, torch.zeros(self.card.shape, device=self.device)))
         chunks = []
         for part in torch.split(images, at_once):

@@ -256,7 +256,7 @@ def test_femnist_divided_by_leaf(tmp_path: Path) -> None:
     assert dataset.domains == ("femnist",)  # too many writers to be domains
 
 
-@pytest.mark.parametrize("how", ["cut", "empty", "other", "pixels", "range", "labels", "users"])
+@pytest.mark.parametrize("how", ["cut", "empty", "other", "pixels", "range", "huge", "labels", "users"])
 def test_broken_leaf(tmp_path: Path, how: str) -> None:
     whole = leaf({"a": [1, 2]})
     content = json.loads(whole)
@@ -264,6 +264,8 @@ def test_broken_leaf(tmp_path: Path, how: str) -> None:
         content["user_data"]["a"]["x"][0].pop()
     elif how == "range":
         content["user_data"]["a"]["x"][0][3] = 3.5
+    elif how == "huge":
+        content["user_data"]["a"]["x"][0][3] = 10**400
     elif how == "labels":
         content["user_data"]["a"]["y"] = [1, 62]
     elif how == "users":

@@ -79,6 +79,8 @@ def test_bytes_are_shown_in_decimal_units() -> None:
         ({"accuracy": {"a": {"last": "high"}}}, r"result\.json: a"),
         ({"seconds": float("inf")}, "seconds: inf"),
         ({"more": 1}, "'more'"),
+        ({"rounds": 0}, "must have rounds"),
+        ({"accuracy": {"a": {"last": 1, "last5": 1, "best": 1, "best_round": 1, "per_client": []}}}, "and clients"),
     ],
 )
 def test_a_result_that_is_none_is_one_error(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

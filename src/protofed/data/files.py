@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
 from typing import IO
 
@@ -114,7 +115,7 @@ def verify(file: File, path: Path) -> None:
         raise UserError(str(path), actual, f"the {kind} should be {expected}: fetch it again")
 
 
-def read_upto(file: IO[bytes], most: int) -> bytes:
+def read_upto(file: IO[bytes] | BufferedIOBase, most: int) -> bytes:
     """At most so many bytes, a part at a time: to ask for all at once makes room for them, whether or not they come."""
     parts = []
     while most > 0 and (part := file.read(min(most, PART))):

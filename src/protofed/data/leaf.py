@@ -55,7 +55,7 @@ def _read(path: Path) -> Iterator[tuple[str, Tensor, Tensor]]:
             if labels.min() < 0 or labels.max() >= len(CHARACTERS):
                 raise ValueError(f"the labels of {name} are not from 0 to 61")
             yield str(name), (pixels * 255).round().to(torch.uint8).view(-1, 1, 28, 28), labels
-    except (ValueError, KeyError, TypeError, RuntimeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RuntimeError) as error:
         raise damaged(path, error) from None
 
 

@@ -89,7 +89,10 @@ class Result:
         if not isinstance(found, dict):
             raise UserError(str(file), type(found).__name__, "it must name its accuracies")
         accuracy = {name: made(f"{file}: {name}", Accuracy, entry) for name, entry in found.items()}
-        return made(str(file), cls, values, accuracy=accuracy, folder=str(path))
+        result = made(str(file), cls, values, accuracy=accuracy, folder=str(path))
+        if result.rounds < 1 or not all(entry.per_client for entry in accuracy.values()):
+            raise UserError(str(file), result.rounds, "it must have rounds, and clients with each accuracy")
+        return result
 
 
 def summarise(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Accuracy]:

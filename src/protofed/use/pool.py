@@ -70,7 +70,8 @@ class Pool(NamedTuple):
         vectors, counts, labels, clients, numbers = (flat[name] for name in ("vectors", *named))
         if vectors.dim() != 2 or vectors.shape[1] != size or not len(vectors) or vectors.dtype != torch.float32:
             raise UserError("vectors", list(vectors.shape), f"give some of {size} numbers each, as float32")
-        if any(flat[name].shape != vectors.shape[:1] for name in named) or labels.dtype != torch.int64:
+        kinds = [flat[name].dtype for name in named]
+        if any(flat[name].shape != vectors.shape[:1] for name in named) or kinds != [torch.float32, *[torch.int64] * 3]:
             raise UserError("prototypes", len(vectors), "give each a count, a class, a client and a number")
         if not 0 <= int(labels.min()) <= int(labels.max()) < classes:
             raise UserError("classes", [int(labels.min()), int(labels.max())], f"there are {classes} classes")
