@@ -121,6 +121,16 @@ def test_a_path_that_leads_out_of_a_zip(tmp_path: Path, name: str) -> None:
         Tree(pack(tmp_path / "a.zip", {name: png(0)}))
 
 
+def test_a_name_in_a_zip_that_is_no_text(tmp_path: Path) -> None:
+    """In its directory, and in front of the file."""
+    whole = pack(tmp_path / "a.zip", {"é.png": png(1)}).read_bytes()
+    directory = whole.rindex("é".encode())
+    for place in (directory, whole.index("é".encode())):
+        (tmp_path / "a.zip").write_bytes(whole[:place] + b"\xff\xff" + whole[place + 2 :])
+        with pytest.raises(UserError, match=r"a\.zip"):
+            Tree(tmp_path / "a.zip").read("é.png")
+
+
 def test_a_zip_bomb_is_not_unpacked(tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("big.png", "w") as file:

@@ -28,6 +28,6 @@ def test_nothing_that_atheris_finds_is_more_than_refused(group: str, tmp_path: P
     command = [sys.executable, "-m", "fuzz.harness", group, str(corpus), *limits, f"-artifact_prefix={tmp_path}/"]
     here = {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, check=False, env=os.environ | here, capture_output=True, text=True, errors="replace")
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]  # the traceback, and where the input is
     assert "Done " in done.stderr  # libFuzzer's last line, with the number of inputs
     print(done.stderr.splitlines()[-1])
