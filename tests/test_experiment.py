@@ -130,3 +130,24 @@ def test_defaults_live_in_the_experiment_alone() -> None:
         for option in command.params:
             if option.name in FIELDS:
                 assert option.default is None, f"{command.name} --{option.name}"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a: &a [1]\nb: *a", "aliases are not read"),
+        ("a: 0x" + "f" * 16, "a number is too large"),
+        ("a: !!float x", "it cannot be read"),
+        ("a: " + "[" * 5000, "it cannot be read"),
+    ],
+)
+def test_a_file_made_to_do_harm_is_one_line(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match=reason) as caught:
+        read_yaml(tmp_path / "config.yaml")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_whole_number_that_no_float_can_hold_is_named() -> None:
+    with pytest.raises(UserError, match=r"--lr: .* it must be a finite number"):
+        Experiment.from_mapping({"lr": 10**400})

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from killed import KillAfter, Killed
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.methods import build_method
@@ -123,27 +124,14 @@ def test_other_objectives_have_no_bound(method: str, params: dict[str, Any]) -> 
     assert bounds(method, **params) == {}
 
 
-class Stopped(Exception):
-    """A run that was ended after two rounds."""
-
-
-class StopAfterTwo(Progress):
-    """Ends a run."""
-
-    def advance(self, run: Run, line: dict[str, Any]) -> None:  # noqa: ARG002
-        """A round is over."""
-        if line["round"] == 2:
-            raise Stopped
-
-
 def test_the_gradient_is_what_the_next_step_goes_along(tmp_path: Path) -> None:
     """One step on all data, without momentum: weights change by η ∇L."""
     options = {"method": "fedproto", "model": "cnn", "device": "cpu", "train_size": 150, "clients": 3, "rounds": 3}
     plain = {"batch_size": 200, "momentum": 0.0, "precision": "float64", "lr": 0.1, "engine": "stacked"}
     run = Run(Experiment.from_mapping(options | plain))
     folder = RunFolder.create(tmp_path / "run", run.experiment)
-    with pytest.raises(Stopped):
-        run.play(folder, StopAfterTwo())
+    with pytest.raises(Killed):
+        run.play(folder, KillAfter(2))
     report = examine(RunFolder.open(folder.path), points=1)
     (point,) = report.points
     (before,) = (group.own.take(range(3)) for group in run.engine.groups)
@@ -161,8 +149,8 @@ def test_a_point_on_the_way_is_what_the_run_had_there(tmp_path: Path) -> None:
     options = {"method": "mp-fedcl", "model": "cnn", "device": "cpu", "train_size": 150, "clients": 3, "rounds": 4}
     run = Run(Experiment.from_mapping(options | {"engine": "sequential"}))
     half = RunFolder.create(tmp_path / "half", run.experiment)
-    with pytest.raises(Stopped):
-        run.play(half, StopAfterTwo())
+    with pytest.raises(Killed):
+        run.play(half, KillAfter(2))
     run = Run(run.experiment)
     whole = RunFolder.create(tmp_path / "whole", run.experiment)
     run.play(whole, Progress())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -179,14 +179,32 @@ class _Loader(yaml.SafeLoader):
     """YAML 1.1 takes 1e-3 and 1.5e3 for text; here they are numbers."""
 
 
+class _Stranger(_Loader):
+    """For files of others: a few lines of aliases can stand for gigabytes, so there are none."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """The next node, if it is no alias."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not read")
+        return super().compose_node(parent, index)
+
+
+def _whole(loader: _Loader, node: yaml.ScalarNode) -> int:
+    value = int(loader.construct_yaml_int(node))
+    if abs(value) >= 2**63:  # with so many digits in base 16 it could be read, but not written
+        raise yaml.YAMLError("a number is too large")
+    return value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _whole)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
 )
 
 
-def parse_yaml(text: str) -> Any:
-    """The value that a YAML text holds."""
-    return yaml.load(text, _Loader)
+def parse_yaml(text: str, ours: bool = False) -> Any:
+    """The value that a YAML text holds; only one of our own may have aliases."""
+    return yaml.load(text, _Loader if ours else _Stranger)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -195,7 +213,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         values = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError("--config", str(path), "there is no such file") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except Exception as error:  # of a value that is not of its tag, whatever PyYAML stumbles over
         raise UserError("--config", str(path), f"it cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise UserError("--config", str(path), "it must hold `name: value` lines")
@@ -218,7 +236,7 @@ def check_type(name: str, value: Any, kind: Any) -> Any:
             return None
         return check_type(name, value, next(option for option in get_args(kind) if option is not type(None)))
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not math.isfinite(value):
+        if not abs(value) <= sys.float_info.max:
             raise UserError(name, value, "it must be a finite number")
         return float(value)
     if kind is str and isinstance(value, Path):

@@ -120,6 +120,14 @@ class Upload(Message):
         sets = self.prototypes.values()
         return {"weights": weights, "prototypes": sum(int(one.filled.sum()) * one.vectors.shape[-1] for one in sets)}
 
+    def changes(self, sent: Broadcast) -> dict[str, Tensor]:
+        """What each client has changed of the weights it was sent, [N, ...]; of those it was not sent, all."""
+        return {
+            name: tensor - sent.weights[name] if name in sent.weights else tensor
+            for name, tensor in self.weights.items()
+            if tensor.is_floating_point()
+        }
+
     def reorder(self, order: Tensor) -> Upload:
         """The same uploads with their clients in another order."""
         return Upload(

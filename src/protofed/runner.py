@@ -197,8 +197,7 @@ class Run:
             return uploads, {}
         declared = None
         if self.engine.holds_data and self.experiment.privacy == "none":  # noisy counts may be above what there is
-            each = self.experiment.epochs if self.method.collect == "all-epochs" else 1
-            declared = [each * len(self.federation.members[member].train) for member in clock.who]
+            declared = [self.engine.counted * len(self.federation.members[member].train) for member in clock.who]
         found = refusals(uploads, sent, declared)
         if not found:
             return uploads, {}

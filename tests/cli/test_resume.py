@@ -16,28 +16,13 @@ import torch
 from safetensors import safe_open
 
 from cli.helpers import TINY, finish, invoke, result_of, rounds_of, start, succeed
+from killed import KillAfter, Killed
 from protofed.experiment import Experiment
 from protofed.results.folder import RunFolder
 from protofed.results.progress import Lines, Progress
 from protofed.runner import Run
 
 MOMENTS = random.Random(0)
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing in the library catches it."""
-
-
-class KillAfter(Progress):
-    """Ends the process, as it were, at the end of a round."""
-
-    def __init__(self, rounds: int) -> None:
-        self.rounds = rounds
-
-    def advance(self, run: Run, line: dict[str, Any]) -> None:  # noqa: ARG002
-        """A round is over."""
-        if line["round"] == self.rounds:
-            raise Killed
 
 
 @pytest.fixture(autouse=True)

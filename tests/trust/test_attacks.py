@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from killed import KillAfter, Killed
 from protofed.data.samples import Samples
 from protofed.engines.flower.server import check
 from protofed.errors import UserError
@@ -145,27 +146,14 @@ def test_accuracies_are_those_of_honest_clients() -> None:
     assert line["accuracy"]["own/own/head"] == pytest.approx(sum(honest) / 3)
 
 
-class Stopped(Exception):
-    """The run is cut off here."""
-
-
-class StopAfterTwo(Progress):
-    """Cuts a run off."""
-
-    def advance(self, run: Run, line: dict[str, Any]) -> None:  # noqa: ARG002
-        """A round is over."""
-        if line["round"] == 2:
-            raise Stopped
-
-
 def test_a_resumed_run_remembers_what_attackers_remember(tmp_path: Path) -> None:
     experiment = Experiment.from_mapping(TINY | {"method": "fedcda", "attack": "stale-replay"})
     whole = Run(experiment)
     whole.play(None, Progress())
     cut = Run(experiment)
     folder = RunFolder.create(tmp_path / "run", cut.experiment)
-    with pytest.raises(Stopped):
-        cut.play(folder, StopAfterTwo())
+    with pytest.raises(Killed):
+        cut.play(folder, KillAfter(2))
     resumed = Run(experiment)
     resumed.restore(folder)
     assert resumed.memory.keys() == cut.memory.keys() != set()

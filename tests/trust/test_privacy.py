@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from cli.helpers import rounds_of
+from killed import KillAfter, Killed
 from protofed.data import Client, Federation
 from protofed.data.digits import digits
 from protofed.encoder import Card, Encoder
@@ -464,19 +465,6 @@ def test_epsilon_is_printed_with_the_result() -> None:
     assert played().result(None).guarantee is None
 
 
-class Killed(Exception):
-    """In the middle of a run."""
-
-
-class Kill(Progress):
-    def __init__(self, after: int) -> None:
-        self.after = after
-
-    def advance(self, run: Run, line: dict[str, Any]) -> None:  # noqa: ARG002
-        if line["round"] == self.after:
-            raise Killed
-
-
 @accounted
 @pytest.mark.parametrize(
     "options",
@@ -493,7 +481,7 @@ def test_a_resumed_run_spends_and_ends_as_an_uninterrupted_one(options: dict[str
         assert [] in [line["participants"] for line in whole.history]
     cut = Run(given)
     with pytest.raises(Killed):
-        cut.play(RunFolder.create(tmp_path / "cut", cut.experiment), Kill(3))
+        cut.play(RunFolder.create(tmp_path / "cut", cut.experiment), KillAfter(3))
     resumed = Run(given)
     folder = RunFolder.open(tmp_path / "cut")
     resumed.restore(folder)

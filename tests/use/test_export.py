@@ -13,6 +13,7 @@ import torch
 
 import protofed
 from cli.helpers import everything_in, succeed
+from killed import KillAfter, Killed
 from protofed.encoder import Card as EncoderCard
 from protofed.encoder import Encoder
 from protofed.errors import UserError
@@ -20,7 +21,6 @@ from protofed.methods import METHODS
 from protofed.models import build
 from protofed.prototypes import nearest_class
 from protofed.results.folder import RunFolder
-from protofed.results.progress import Progress
 from protofed.results.result import Result
 from protofed.runner import Run
 from protofed.use.add_class import read_held_out
@@ -32,26 +32,10 @@ from .runs import digits, plan, play
 RULES: tuple[Rule, ...] = get_args(Rule)
 
 
-class Stop(Exception):
-    """Stands for the end of the process."""
-
-
-class StopAfter(Progress):
-    """Ends a run, as it were, after a round."""
-
-    def __init__(self, rounds: int) -> None:
-        self.rounds = rounds
-
-    def advance(self, run: Run, line: dict[str, Any]) -> None:  # noqa: ARG002
-        """A round is over."""
-        if line["round"] == self.rounds:
-            raise Stop
-
-
 def cut_off(path: Path, after: int, **settings: Any) -> RunFolder:
     """The folder of a run of five rounds that ended too early."""
-    with pytest.raises(Stop):
-        play(path, plan(rounds=5, **settings), StopAfter(after))
+    with pytest.raises(Killed):
+        play(path, plan(rounds=5, **settings), KillAfter(after))
     return RunFolder.open(path)
 
 

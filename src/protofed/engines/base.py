@@ -65,9 +65,6 @@ class Engine(ABC):
         self.low = torch.bfloat16 if experiment.precision == "bf16" else None
         self.groups = list(groups)
         self._check_groups()
-        if experiment.privacy != "none" and not self.holds_data:
-            why = "noise is not drawn over a network yet; --min-count is all there is there"
-            raise UserError("--privacy", experiment.privacy, why)
 
     def move(self, federation: Federation) -> None:
         """Go on with other data of the same clients."""
@@ -145,8 +142,12 @@ class Engine(ABC):
 
     def guarded(self, upload: Upload, group: Group, rows: Sequence[int], trained: Trained, clock: Clock) -> Upload:  # noqa: ARG002
         """What of it leaves the clients: no prototype that stands for too few samples."""
-        each = self._epochs() if self.method.collect == "all-epochs" else 1  # so often a sample counts
-        return enough(upload, each * self.experiment.min_count) if self.experiment.min_count else upload
+        return enough(upload, self.counted * self.experiment.min_count) if self.experiment.min_count else upload
+
+    @property
+    def counted(self) -> int:
+        """How often prototypes count a sample."""
+        return self._epochs() if self.method.collect == "all-epochs" else 1
 
     def trial(self, group: Group, rows: Sequence[int], steps: int) -> float:
         """Seconds that the first steps of some clients take, for each of them and each step; nothing is kept."""

@@ -155,7 +155,7 @@ def find_target(name: str, variant: str | None = None) -> Target:
 @cache
 def read_paper(stem: str) -> dict[str, Any]:
     """A paper's file."""
-    values: dict[str, Any] = parse_yaml(files(__name__).joinpath(f"{stem}.yaml").read_text(encoding="utf-8"))
+    values: dict[str, Any] = parse_yaml(files(__name__).joinpath(f"{stem}.yaml").read_text(encoding="utf-8"), ours=True)
     return values
 
 

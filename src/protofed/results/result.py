@@ -62,8 +62,7 @@ class Result:
         """What the run promises, as it is printed beside every result."""
         if self.privacy is None or self.delta is None:
             return None
-        spent = "∞" if self.epsilon is None else f"{self.epsilon:.2f}"
-        return f"ε = {spent}, δ = {self.delta:g}, {self.privacy}-level"
+        return guarantee(self.privacy, self.epsilon, self.delta)
 
     def to_json(self) -> str:
         """The text of result.json."""
@@ -93,6 +92,11 @@ class Result:
         if result.rounds < 1 or not all(entry.per_client for entry in accuracy.values()):
             raise UserError(str(file), result.rounds, "it must have rounds, and clients with each accuracy")
         return result
+
+
+def guarantee(privacy: str, epsilon: float | None, delta: float) -> str:
+    """What differential privacy promises; without an ε, nothing."""
+    return f"ε = {'∞' if epsilon is None else f'{epsilon:.2f}'}, δ = {delta:g}, {privacy}-level"
 
 
 def summarise(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Accuracy]:

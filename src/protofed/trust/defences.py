@@ -207,12 +207,7 @@ def _without(found: Prototypes, out: Tensor) -> Prototypes:
 
 def _updates(uploads: Upload, sent: Broadcast) -> Tensor:
     """[N, P]: what clients have changed of the weights they were sent, side by side."""
-    found = [
-        (tensor - sent.weights[name] if name in sent.weights else tensor).flatten(1)
-        for name, tensor in uploads.weights.items()
-        if tensor.is_floating_point()
-    ]
-    return torch.cat(found, 1)
+    return torch.cat([change.flatten(1) for change in uploads.changes(sent).values()], 1)
 
 
 def _updated(uploads: Upload, sent: Broadcast, updates: Tensor) -> Upload:

@@ -70,11 +70,7 @@ def flag(uploads: Upload, clip: float | None) -> float:
 
 def lengths(uploads: Upload, sent: Broadcast, clip: float | None) -> Tensor:
     """[N]: of what each client adds: its change of the weights, its prototypes, and a flag for each of them."""
-    parts = [
-        (tensor - sent.weights[name]).double().flatten(1).square().sum(1)
-        for name, tensor in uploads.weights.items()
-        if tensor.is_floating_point()
-    ]
+    parts = [change.double().flatten(1).square().sum(1) for change in uploads.changes(sent).values()]
     for vectors, counts in uploads.prototypes.values():
         held = (counts > 0).double()
         parts.append((vectors.double().square().sum(-1) * held).flatten(1).sum(1))

@@ -117,11 +117,7 @@ def refusals(uploads: Upload, sent: Broadcast, declared: Sequence[int] | None) -
         totals += [uploads.numbers["samples"]] if "samples" in uploads.numbers else []
         if totals:
             checks["it counts more samples than it declared"] = _any([total > most for total in totals])
-    changes = [
-        (tensor - sent.weights[name] if name in sent.weights else tensor).flatten(1).norm(dim=1)
-        for name, tensor in uploads.weights.items()
-        if tensor.is_floating_point()
-    ]
+    changes = [change.flatten(1).norm(dim=1) for change in uploads.changes(sent).values()]
     if changes:
         checks["its update is far longer than the others'"] = _far(torch.stack(changes).norm(dim=0))
     lengths = [found.vectors.norm(dim=-1).flatten(1).amax(1) for _, found in sets]

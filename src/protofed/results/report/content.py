@@ -15,7 +15,7 @@ from protofed.look import Look
 from protofed.methods import METHODS, method_class
 from protofed.results.folder import RunFolder
 from protofed.results.report.statistics import compared
-from protofed.results.result import Result, summarise
+from protofed.results.result import Result, guarantee, summarise
 
 COMPARISONS = ("compare.yaml", "reproduce.yaml", "sweep.yaml", "choose-k.yaml")
 DIGITS = 4
@@ -230,8 +230,7 @@ def _trust(run: Mapping[str, Any]) -> str:
         whom = ", ".join(f"{member} ({number} rounds)" for member, number in run["suspected"].most_common(10))
         told.append(f"{experiment.defence} left out clients: {whom or 'none'}")
     if experiment.privacy != "none":
-        spent = "∞" if run["epsilon"] is None else f"{run['epsilon']:.2f}"
-        told.append(f"ε = {spent}, δ = {experiment.delta:g}, {experiment.privacy}-level")
+        told.append(guarantee(experiment.privacy, run["epsilon"], experiment.delta))
     return f"{run['name']}: {'; '.join(told)}" if told else ""
 
 
