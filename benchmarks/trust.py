@@ -80,7 +80,9 @@ def cells(datasets: Sequence[str], alphas: Sequence[float]) -> Iterator[Cell]:
 def play(cell: Cell, data_dir: str | None) -> dict[str, Any]:
     """The accuracy that the method's paper reports, of the honest clients, and who was found out."""
     from protofed.runner import Run  # here, because a new process reads this file first
+    from protofed.workers import let_go
 
+    let_go()
     began = time.perf_counter()
     run = Run(cell.experiment(data_dir))
     try:

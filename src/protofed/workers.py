@@ -93,7 +93,7 @@ def run_name(experiment: Experiment) -> str:
 
 def prepare(experiment: Experiment, path: Path | None) -> Callable[[Progress], Result]:
     """What plays a run: from its beginning, from where its folder stands, or not at all if that is complete."""
-    _let_go()
+    let_go()
     if path is None:
         return partial(Run(experiment).play, None)
     if (path / "result.json").exists():
@@ -108,7 +108,7 @@ def prepare(experiment: Experiment, path: Path | None) -> Callable[[Progress], R
     return partial(run.play, RunFolder.create(path, run.experiment))
 
 
-def _let_go() -> None:
+def let_go() -> None:
     """Give back what the run before has held: its recordings on a GPU refer to each other, so they do not go alone."""
     gc.collect()
     torch.cuda.empty_cache()  # which does nothing where there is none
