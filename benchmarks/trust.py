@@ -27,7 +27,7 @@ METHODS = ("fedavg", "fedproto", "mp-fedcl", "fedplcc", "fedsc")
 PARAMS = {"fedplcc": {"lambda1": 1.0}}  # its value on DomainNet: with 100 an MLP's loss does not stay finite
 COMMON: dict[str, Any] = {
     **{"clients": 20, "attackers": 0.2, "rounds": 20, "eval_every": 20, "min_size": 5},
-    **{"epochs": 5, "batch_size": 16, "lr": 0.02, "momentum": 0.9},
+    **{"epochs": 5, "batch_size": 16},
 }
 DATASETS: dict[str, dict[str, Any]] = {
     "digits": {"dataset": "digits", "model": "mlp"},

@@ -95,10 +95,10 @@ def multi_krum(updates: Tensor) -> Tensor:
     return updates[best].mean(0)
 
 
-def norm_clip(updates: Tensor) -> Tensor:
-    """Each update, made no longer than the median of all (Sun et al., 2019)."""
+def norm_clip(updates: Tensor, times: float = 1.0) -> Tensor:
+    """Each update, made no longer than the median of all (Sun et al., 2019), or `times` that."""
     norms = updates.norm(dim=1, keepdim=True)
-    return updates * torch.clamp(norms.median() / norms.clamp(min=torch.finfo(updates.dtype).tiny), max=1)
+    return updates * torch.clamp(times * norms.median() / norms.clamp(min=torch.finfo(updates.dtype).tiny), max=1)
 
 
 def of_weights(rule: Callable[[Tensor], Tensor]) -> Defence:
@@ -161,7 +161,8 @@ def outliers(uploads: Upload, sent: Broadcast) -> Defended:
     """A client whose update is an outlier, or half of whose classes have outlying prototypes, is taken out wholly.
 
     Outlying prototypes of the others are taken out too. An excluded client's weights become the mean of the others',
-    so that they count for nothing.
+    so that they count for nothing; of the others, no update is longer than LENGTH times the median: where honest
+    clients differ much, nobody can be blamed for length, but nobody should outweigh the rest.
     """
     outlying = {name: outlying_prototypes(found) for name, found in uploads.prototypes.items()}
     verdicts = [
@@ -178,7 +179,8 @@ def outliers(uploads: Upload, sent: Broadcast) -> Defended:
     sets = {name: _without(found, outlying[name] | out.unsqueeze(1)) for name, found in uploads.prototypes.items()}
     believed = Upload(uploads.weights, sets, uploads.numbers)
     if uploads.weights:
-        believed = _updated(believed, sent, torch.where(out.unsqueeze(1), updates[~out].mean(0), updates))
+        bounded = norm_clip(updates, LENGTH)
+        believed = _updated(believed, sent, torch.where(out.unsqueeze(1), bounded[~out].mean(0), bounded))
     return Defended(believed, out.nonzero().squeeze(1).tolist())
 
 
