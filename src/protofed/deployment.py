@@ -46,6 +46,7 @@ from protofed.engines.flower.server import Settings
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment, read_yaml
 from protofed.forms import made
+from protofed.results.folder import write_atomically
 
 COMES_BACK = 120.0
 """Seconds in which a client tries to connect first: a server takes one that was killed for present for a minute."""
@@ -241,7 +242,7 @@ def _register(federation: Federation) -> None:
             key = str(federation.server / "keys" / f"{number}.pub")
             said = ask("supernode", "register", key, CONNECTION, "--name", f"client-{number}")
             nodes[str(number)] = str(said["node-id"])
-            path.write_text(json.dumps(nodes, indent=1) + "\n", encoding="utf-8")
+            write_atomically(path, json.dumps(nodes, indent=1) + "\n")
 
 
 def join(folder: Path, number: int, data: str | None, ready: Callable[[], None]) -> int:
