@@ -1,6 +1,9 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Everything is installed into .venv, once.
 PYTHON ?= python3
 BIN := .venv/bin
+# pip would compile one file after the other, most of which nobody imports; what is imported is compiled then.
+INSTALL := install --quiet --no-compile -c constraints.txt
+export PYTHONDONTWRITEBYTECODE :=
 SOURCES := $(shell find src -name '*.py' -o -name 'py.typed') pyproject.toml README.md LICENSE
 
 .PHONY: demo test test-slow test-network soak fuzz test-browser lint types unit wheel bench results-page api-page notebook clean
@@ -11,7 +14,7 @@ demo: .venv/.installed
 
 # Types and the wheel are checked while the tests begin.
 test: .venv/.tests-installed
-	$(MAKE) --no-print-directory -j 2 lint types wheel unit
+	$(MAKE) --no-print-directory -j 4 lint types wheel unit
 
 lint: .venv/.tests-installed
 	$(BIN)/ruff check .
@@ -24,13 +27,13 @@ types: .venv/.tests-installed
 unit: .venv/.tests-installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
-# A cell of every table and figure, end to end: minutes.
+# A cell of every table and figure, the notebook and the benchmarks, end to end: minutes.
 test-slow: .venv/.tests-installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
 
 # Faults and refusals of a federation of real processes, and Flower's simulation: half an hour.
 test-network: .venv/.tests-installed
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,simulation]'
+	$(BIN)/pip $(INSTALL) -e '.[test,simulation]'
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m network --durations=0
 
 # Hundreds of rounds with faults in one process, and fifteen over real processes that are killed: 20 minutes, at most 45.
@@ -40,12 +43,12 @@ soak: .venv/.tests-installed
 # Damaged files for everything that reads files, with Hypothesis and atheris; make fuzz FUZZ_SECONDS=3600 looks longer.
 FUZZ_SECONDS ?= 120
 fuzz: .venv/.tests-installed
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[fuzz]'
+	$(BIN)/pip $(INSTALL) -e '.[fuzz]'
 	OMP_NUM_THREADS=1 FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest -m fuzz tests/fuzz
 
 # Needs Chromium and its driver: apt-get install chromium chromium-driver
 test-browser: .venv/.tests-installed
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[browser]'
+	$(BIN)/pip $(INSTALL) -e '.[browser]'
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m browser
 
 # The wheel, installed with its dependencies into an environment that has nothing else.
@@ -57,17 +60,18 @@ build/wheel-env/.installed: .venv/.tests-installed $(SOURCES)
 	rm -rf dist build/wheel-env
 	$(BIN)/python -m build --wheel --no-isolation
 	$(PYTHON) -m venv build/wheel-env
-	build/wheel-env/bin/pip install --quiet -c constraints.txt dist/*.whl
+	build/wheel-env/bin/pip $(INSTALL) dist/*.whl
 	touch $@
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt -e .
+	$(BIN)/pip $(INSTALL) -e .
 	touch $@
 
-.venv/.tests-installed: .venv/.installed
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[test]'
-	touch $@
+.venv/.tests-installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip $(INSTALL) -e '.[test]'
+	touch .venv/.installed $@
 
 # How fast it is here (docs/performance.md); make bench DATA=folder takes MNIST from there.
 bench: .venv/.installed
@@ -82,7 +86,7 @@ api-page: .venv/.tests-installed
 	$(BIN)/python -m tools.api_page
 
 notebook: .venv/.tests-installed
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[notebook]'
+	$(BIN)/pip $(INSTALL) -e '.[notebook]'
 	$(BIN)/python -m tools.notebook
 
 clean:

@@ -146,6 +146,7 @@ def test_the_tables_hold_ratios_to_the_plain_loop_and_to_the_floor() -> None:
     assert "20 ms" not in text  # a CPU's seconds stay in the JSON
 
 
+@pytest.mark.slow
 def test_a_smoke_run_saves_and_merges_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n", encoding="utf-8")

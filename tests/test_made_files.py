@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from tools import api_page, notebook
 
 
@@ -22,6 +23,7 @@ def test_the_notebook_is_the_executed_script() -> None:
     assert sum(bool(cell["outputs"]) for cell in code) >= 6
 
 
+@pytest.mark.slow
 def test_the_script_of_the_notebook_runs() -> None:
     source = "\n".join(
         cell.source for cell in notebook.cells(notebook.SCRIPT.read_text("utf-8")) if cell.kind == "code"
