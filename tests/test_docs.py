@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.helpers import succeed
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -44,10 +46,7 @@ def test_the_methods_of_the_documentation_run_in_both_engines(
     results = []
     for engine in ("sequential", "stacked"):
         common = ["--rounds", "2", "--train-size", "200", "--clients", "3", "--alpha", "1", "--precision", "float64"]
-        done = protofed(
-            "run", "--method", spec, "--set", setting, "--engine", engine, "--out", engine, *common, folder=tmp_path
-        )
-        assert done.returncode == 0, done.stderr
+        succeed(tmp_path, "run", "--method", spec, "--set", setting, "--engine", engine, "--out", engine, *common)
         rounds = (tmp_path / engine / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
         results.append([re.search(r'"accuracy": \{[^}]*\}', line) for line in rounds])
     assert [found and found.group() for found in results[0]] == [found and found.group() for found in results[1]]

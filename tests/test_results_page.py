@@ -108,6 +108,7 @@ def test_every_measured_table_can_be_planned(name: str) -> None:
         assert json.loads(made.read_text())["command"].startswith(f"protofed reproduce {target} ")
 
 
+@pytest.mark.slow
 def test_tables_are_run_kept_and_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

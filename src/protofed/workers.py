@@ -110,8 +110,9 @@ def prepare(experiment: Experiment, path: Path | None) -> Callable[[Progress], R
 
 def let_go() -> None:
     """Give back what the run before has held: its recordings on a GPU refer to each other, so they do not go alone."""
-    gc.collect()
-    torch.cuda.empty_cache()  # which does nothing where there is none
+    if torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 class Team:
