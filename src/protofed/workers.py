@@ -110,7 +110,7 @@ def prepare(experiment: Experiment, path: Path | None) -> Callable[[Progress], R
 
 def let_go() -> None:
     """Give back what the run before has held: its recordings on a GPU refer to each other, so they do not go alone."""
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_available():
         gc.collect()
         torch.cuda.empty_cache()
 
