@@ -9,19 +9,50 @@ import json
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from protofed.papers import MEAN
 from protofed.reproduction import ACCURACIES, number
+from protofed.results.plot import COLOURS
 
 DOCS = Path(__file__).parent.parent / "docs"
 TEMPLATE = "results.md.j2"
+MARKERS = "osD^"
 
 Cell = Mapping[str, Any]
+
+
+class Scenario(NamedTuple):
+    """Part of a table in which methods are compared by what they cost, too."""
+
+    title: str
+    table: str
+    dataset: str
+    setting: str
+
+
+SCENARIOS = (
+    Scenario("Label skew, small images", "mp-fedcl-table6-mnist", "MNIST", "label-nonIID Dir(0.05);5 clients"),
+    Scenario("Domain skew, frozen encoder", "mp-fedcl-table5", "Digit-5", "feature-nonIID;5 clients;domain=Average"),
+    Scenario("Label skew, photographs, short training", "fedsc-table1", "CIFAR10", "NID1 a=0.2"),
+)
+"""What the section "What we learned" compares."""
+
+
+class Worth(NamedTuple):
+    """What a method reached, and what a run of it cost."""
+
+    method: str
+    accuracy: float
+    std: float
+    megabytes: float
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -109,6 +140,27 @@ class Page:
             lines.append(_row([title, str(len(cells)), str(near), f"{mean:+.1f}", orders or "–"]))
         return "\n".join(lines)
 
+    def worth(self, scenario: Scenario) -> list[Worth]:
+        """Every method of a scenario, the most accurate first."""
+        found = self.measured(scenario.table)
+        cells = [cell for cell in found["cells"] if (cell["dataset"], cell["setting"]) == scenario[2:]]
+        rows = [Worth(cell["method"], cell["ours"], cell["ours_std"], *_cost(cell, found["costs"])) for cell in cells]
+        return sorted(rows, key=lambda row: -row.accuracy)
+
+    def learned(self) -> str:
+        """A table for every scenario: accuracy, what was sent, and accuracy for each megabyte and second."""
+        parts = []
+        for scenario in SCENARIOS:
+            head = ["method", "accuracy", "MB sent", "seconds", "accuracy per MB", "accuracy per second"]
+            lines = [f"**{scenario.title}** ({scenario.dataset}, {scenario.setting})", "", _row(head)]
+            lines.append("|---" + "|---:" * (len(head) - 1) + "|")
+            for row in self.worth(scenario):
+                each = f"{row.accuracy / row.megabytes:,.3g}" if row.megabytes else "∞"
+                texts = [row.method, f"{row.accuracy:.1f} ± {row.std:.1f}", _megabytes(row.megabytes)]
+                lines.append(_row([*texts, f"{row.seconds:,.1f}", each, f"{row.accuracy / row.seconds:,.2g}"]))
+            parts.append("\n".join(lines))
+        return "\n\n".join(parts)
+
     def compared(self, *names: str, scores: Iterable[str]) -> dict[str, dict[str, str]]:
         """The rows of compare.json files: by method, each score's mean and spread; * for a diagnostic."""
         rows = {}
@@ -148,8 +200,7 @@ def _orders(cells: Iterable[Cell]) -> Iterator[tuple[str, float, int]]:
 
 
 def _texts(cell: Cell, costs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    taken = [costs[trial] for trial in cell["trials"]]
-    sent = sum(cost["bytes_up"] + cost["bytes_down"] for cost in taken) / 1e6
+    sent, seconds = _cost(cell, costs)
     measured = cell["score"] if cell["metric"] in ACCURACIES and cell["score"] else cell["metric"]
     difference = (
         ""
@@ -157,7 +208,6 @@ def _texts(cell: Cell, costs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         else f"{cell['difference']:+,.2f}" + " ≠" * (_is_accuracy(cell) and _differs(cell))
     )
     each = " ".join(number(value) for value in cell["values"])
-    seconds = f"{sum(cost['seconds'] for cost in taken):,.0f}"
     words = [cell["dataset"], cell["setting"], cell["method"], measured]
     return [
         *words,
@@ -165,9 +215,19 @@ def _texts(cell: Cell, costs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         _spread(cell, "ours"),
         difference,
         each,
-        seconds,
-        f"{sent:,.3g}" if sent < 1000 else f"{sent:,.0f}",
+        f"{seconds:,.0f}",
+        _megabytes(sent),
     ]
+
+
+def _cost(cell: Cell, costs: Mapping[str, Mapping[str, Any]]) -> tuple[float, float]:
+    """What the runs behind a cell took: megabytes sent, both ways, and seconds."""
+    taken = [costs[trial] for trial in cell["trials"]]
+    return sum(cost["bytes_up"] + cost["bytes_down"] for cost in taken) / 1e6, sum(cost["seconds"] for cost in taken)
+
+
+def _megabytes(sent: float) -> str:
+    return f"{sent:,.3g}" if sent < 1000 else f"{sent:,.0f}"
 
 
 def _spread(cell: Cell, whose: str) -> str:
@@ -192,9 +252,32 @@ def render(docs: Path = DOCS) -> str:
     return world.get_template(TEMPLATE).render(page=Page(docs / "results"))
 
 
+def plot(page: Page, path: Path) -> None:
+    """Accuracy by what was sent, a panel a scenario; a method looks the same in all of them."""
+    scenarios = {scenario.title: page.worth(scenario) for scenario in SCENARIOS}
+    methods = dict.fromkeys(row.method for rows in scenarios.values() for row in rows)
+    looks = dict(zip(methods, product(MARKERS, COLOURS), strict=False))
+    figure = Figure(figsize=(3.6 * len(scenarios), 3.8), layout="constrained")
+    shown = {}
+    for axes, (title, rows) in zip(figure.subplots(1, len(scenarios)), scenarios.items(), strict=True):
+        for row in rows:
+            marker, colour = looks[row.method]
+            shown[row.method] = axes.errorbar(
+                row.megabytes, row.accuracy, row.std, fmt=marker, color=colour, capsize=2, alpha=0.8
+            )
+        axes.set_xscale("symlog", linthresh=1.0)
+        axes.set_xlim(-0.3, 3 * max(row.megabytes for row in rows))
+        axes.set(xlabel="MB sent in a run", ylabel="accuracy, %")
+        axes.set_title(title, fontsize=9)
+        axes.grid(visible=True, alpha=0.3)
+    figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=7, fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
 def main() -> None:
-    """Write the page and its plots."""
+    """Write the page and its plot."""
     (DOCS / "results.md").write_text(render(), encoding="utf-8")
+    plot(Page(DOCS / "results"), DOCS / "results" / "worth.png")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import tables
+from benchmarks import results_page, tables
 from benchmarks.results_page import DOCS, Page, render
 
 from protofed.reproduction import Request, plan
@@ -106,6 +106,20 @@ def test_every_measured_table_can_be_planned(name: str) -> None:
     made = DOCS / "results" / f"{name}.json"
     if made.exists():
         assert json.loads(made.read_text())["command"].startswith(f"protofed reproduce {target} ")
+
+
+def test_what_was_learned_is_sorted_by_accuracy_and_divided_by_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "t", cell("A", 70.0, 30.0), cell("B", 70.0, 60.0), cell("B", 70.0, 99.0, setting="another"))
+    monkeypatch.setattr(results_page, "SCENARIOS", (results_page.Scenario("Few", "t", "D", "s"),) * 2)
+    rows = [line.split("|")[1:-1] for line in Page(tmp_path).learned().splitlines() if line.startswith(("| A", "| B"))]
+    assert [[text.strip() for text in row] for row in rows[:2]] == [
+        ["B", "60.0 ± 1.0", "1.5", "12.4", "40", "4.8"],
+        ["A", "30.0 ± 1.0", "1.5", "12.4", "20", "2.4"],
+    ]
+    results_page.plot(Page(tmp_path), tmp_path / "worth.png")
+    assert (tmp_path / "worth.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
