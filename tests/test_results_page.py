@@ -112,7 +112,8 @@ def test_what_was_learned_is_sorted_by_accuracy_and_divided_by_costs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "t", cell("A", 70.0, 30.0), cell("B", 70.0, 60.0), cell("B", 70.0, 99.0, setting="another"))
-    monkeypatch.setattr(results_page, "SCENARIOS", (results_page.Scenario("Few", "t", "D", "s"),) * 2)
+    scenarios = [results_page.Scenario(title, "t", "D", "s") for title in ("here", "there")]
+    monkeypatch.setattr(results_page, "SCENARIOS", scenarios)
     rows = [line.split("|")[1:-1] for line in Page(tmp_path).learned().splitlines() if line.startswith(("| A", "| B"))]
     assert [[text.strip() for text in row] for row in rows[:2]] == [
         ["B", "60.0 ± 1.0", "1.5", "12.4", "40", "4.8"],
