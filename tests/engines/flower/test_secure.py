@@ -18,7 +18,7 @@ from safetensors.torch import load, load_file
 from torch import Tensor
 
 from cli.helpers import succeed
-from engines.flower.federation import federation
+from engines.flower.federation import Deployment, federation
 from engines.flower.loopback import Loopback, in_simulation, with_folder
 from engines.flower.test_rounds import QUICK, lines, sequential
 from protofed.engines.flower import client
@@ -340,6 +340,39 @@ def test_three_processes_over_tls_are_summed(tmp_path: Path) -> None:
         for path in made.folder.glob("clients/*/memory/*/secrets.json"):
             assert json.loads(path.read_text())["step"] == "done"
     assert_like_sequential(tmp_path / "run", 3)
+
+
+@pytest.mark.network
+def test_a_process_that_dies_over_its_masks_is_recovered_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others have masked what they add with its keys too."""
+    code = """
+import os, sys
+if sys.argv[0].endswith("flwr-clientapp"):
+    from flwr.clientapp import ClientApp
+    from protofed.engines.flower import client
+    def dies(facts, data, owner, memory):
+        os._exit(3)
+    client.app = app = ClientApp()
+    for register, handler in (
+        (app.query("hello"), client.hello), (app.query("keys"), client.keys), (app.query("shares"), client.shares),
+        (app.train("masked"), dies), (app.query("unmask"), client.unmask), (app.evaluate(), client.evaluate),
+    ):
+        register(client.partial(client._answer, handler))
+"""
+    (tmp_path / "changed").mkdir()
+    (tmp_path / "changed" / "sitecustomize.py").write_text(code)
+    with Deployment(tmp_path, 4, minimum=3, deadline=60) as made:
+        made.server()
+        for number in range(3):
+            made.client(number)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "changed"))
+        made.client(3)
+        monkeypatch.delenv("PYTHONPATH")
+        outcome = made.run("run", **TLS | {"rounds": 1, "eval_every": 1}, secure=True)
+        assert outcome.code == 0, outcome.err
+    (line,) = lines(tmp_path / "run")
+    assert list(line["left_out"]) == ["3"], line
+    assert line["participants"] == [0, 1, 2]
 
 
 @pytest.mark.network
