@@ -42,7 +42,7 @@ from protofed.engines.flower.processes import (
     tool,
     until_listening,
 )
-from protofed.engines.flower.server import Settings
+from protofed.engines.flower.server import Settings, read_nodes
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment, read_yaml
 from protofed.forms import made
@@ -233,15 +233,15 @@ def serve(federation: Federation, ready: Callable[[], None]) -> int:
 def _register(federation: Federation) -> None:
     """Make every client's key known, once; Flower says which node it is."""
     path = federation.server / "nodes.json"
-    nodes: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    new = [number for number in range(federation.clients) if str(number) not in nodes]
+    nodes = read_nodes(path) if path.exists() else {}
+    new = [number for number in range(federation.clients) if number not in nodes]
     if not new:
         return
     with commands(federation.home) as ask:
         for number in new:
             key = str(federation.server / "keys" / f"{number}.pub")
             said = ask("supernode", "register", key, CONNECTION, "--name", f"client-{number}")
-            nodes[str(number)] = str(said["node-id"])
+            nodes[number] = int(said["node-id"])
             write_atomically(path, json.dumps(nodes, indent=1) + "\n")
 
 
@@ -304,14 +304,14 @@ def play(federation: Federation, experiment: Experiment, out: Path, each: Callab
 def status(federation: Federation) -> dict[str, Any]:
     """Who is there, and which runs there have been; an error where no server answers."""
     path = federation.server / "nodes.json"
-    nodes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    nodes = read_nodes(path) if path.exists() else {}
     with commands(federation.home) as ask:
         found = ask("supernode", "list", CONNECTION)["nodes"]
         runs = ask("list", CONNECTION)["runs"]
-    online = {str(node["node-id"]): str(node["status"]) for node in found}
+    online = {int(node["node-id"]): str(node["status"]) for node in found}
     return {
         "address": federation.address,
-        "clients": {int(client): online.get(node, "unknown") for client, node in nodes.items()},
+        "clients": {client: online.get(node, "unknown") for client, node in nodes.items()},
         "runs": [{"id": run["run-id"], "status": run["status"], "began": run["pending-at"]} for run in runs],
     }
 

@@ -37,7 +37,7 @@ from protofed.data.pickles import cifar10, cifar100, fc100
 from protofed.data.usps import usps_h5, usps_libsvm
 from protofed.deployment import Federation
 from protofed.encoder import Card, Encoder, imported
-from protofed.engines.flower import wire
+from protofed.engines.flower import server, wire
 from protofed.engines.flower.client import Owner, _answer, _plain
 from protofed.engines.flower.memory import Memory
 from protofed.engines.flower.server import Clients, Remote, Settings
@@ -212,6 +212,9 @@ def _make_owner(folder: Path) -> None:
     (folder / "federation.yaml").write_text("clients: 3\nhost: 127.0.0.1\nport: 9092\nminimum: 1\ndeadline: 600.0\n")
     text = "id: 3\nserver: 127.0.0.1:9092\ndata: digits\nmethods: [mp-fedcl]\nrounds: 200\nmegabytes: 100\n"
     (folder / "client.yaml").write_text(text + "send: [prototypes, numbers]\ndevice: cpu\nthreads: 1\n")
+    (folder / "nodes.json").write_text('{"0": 11, "1": 12}\n')
+    label = {"run": "abc", "classes": ["a", "b"], "domains": ["c"], "shapes": [[1, 8, 8], [3, 16, 16]]}
+    (folder / "flower.json").write_text(json.dumps(label))
 
 
 def _read_owner(folder: Path) -> None:
@@ -220,6 +223,8 @@ def _read_owner(folder: Path) -> None:
     owner = Owner.of({"client": str(folder / "client.yaml")})
     owner.check_upload(Upload())
     owner.check(Experiment(), 100)
+    assert server.read_nodes(folder / "nodes.json") is not None
+    assert server.read_label(folder / "flower.json", 2)["classes"]
 
 
 # Runs
@@ -510,7 +515,7 @@ READERS = {
     "question": Reader(_facts(run="abc", experiment=asdict(Experiment())), _read_question, ("facts.json",)),
     "config": Reader(_one("config.yaml", lambda: Experiment().to_yaml().encode()), _read_config, ("config.yaml",)),
     "plans": Reader(_make_plans, _read_plans, ("compare.yaml", "sweep.yaml", "reproduce.yaml")),
-    "deployment": Reader(_make_owner, _read_owner, ("federation.yaml", "client.yaml")),
+    "deployment": Reader(_make_owner, _read_owner, ("federation.yaml", "client.yaml", "nodes.json", "flower.json")),
     "watch": Reader(
         _make_comparison, _read_watch, ("compare.yaml", "mp-fedcl-seed0/config.yaml", "mp-fedcl-seed0/rounds.jsonl")
     ),

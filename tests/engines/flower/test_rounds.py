@@ -19,7 +19,7 @@ from engines.flower.loopback import Loopback, in_simulation, with_folder
 from engines.test_alone import METHODS, experiment
 from protofed.engines.flower import client, server
 from protofed.engines.flower.memory import FolderMemory
-from protofed.engines.flower.server import Settings, serve
+from protofed.engines.flower.server import Settings, read_label, serve
 from protofed.engines.flower.wire import digest, pack, record, size
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment
@@ -407,6 +407,34 @@ def test_a_node_is_one_client_and_a_client_one_node(tmp_path: Path, caplog: pyte
     assert "node 104 is refused: client 2 is another node" in caplog.text
     assert "node 105 is left out: error 102: UserError" in caplog.text
     assert "its key is not that of client 3" in caplog.text
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", '{"0": null}', '{"0": "-1"}'])
+def test_without_a_list_of_nodes_that_can_be_read_nobody_is_let_in(text: str | None, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "nodes.json").write_text(text)
+    settings = Settings(str(tmp_path / "run"), nodes=str(tmp_path / "nodes.json"), **QUICK)
+    with pytest.raises(UserError, match="nodes.json"):
+        serve(Loopback(in_simulation(4)), experiment("fedproto"), settings)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run": None},
+        {"classes": []},
+        {"shapes": [[1, 8, 8]]},
+        {"shapes": [[1, 8]] * 4},
+        {"shapes": [[1, 10**9, 8]] * 4},
+    ],
+)
+def test_a_damaged_label_of_a_run_is_said(change: dict[str, Any], tmp_path: Path) -> None:
+    label = {"run": "abc", "classes": ["a"], "domains": ["b"], "shapes": [[1, 8, 8]] * 4}
+    (tmp_path / "flower.json").write_text(json.dumps(label))
+    assert read_label(tmp_path / "flower.json", 4) == label
+    (tmp_path / "flower.json").write_text(json.dumps(label | change))
+    with pytest.raises(UserError, match="flower.json"):
+        read_label(tmp_path / "flower.json", 4)
 
 
 @pytest.mark.parametrize(("name", "value"), [("drift", "sudden"), ("method", "fccl-plus"), ("novel", 3)])

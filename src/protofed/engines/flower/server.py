@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from protofed.engines.sequential import Sequential
 from protofed.errors import LostError, UserError
 from protofed.evaluation import Evaluation
 from protofed.experiment import Experiment, read_yaml
+from protofed.forms import read_json, require
 from protofed.messages import Broadcast, Upload
 from protofed.methods import build_method
 from protofed.methods.base import Clock, PublicExchange
@@ -80,6 +81,35 @@ class Settings:
         return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})
 
 
+def read_nodes(path: Path) -> dict[int, int]:
+    """The node of each client, as the federation's server has written them."""
+    said = read_json(path)
+    if not isinstance(said, dict) or not all(str(word).isdecimal() for pair in said.items() for word in pair):
+        raise UserError(str(path), said, "it must give the node of each client")
+    return {int(client): int(node) for client, node in said.items()}
+
+
+class Label(TypedDict):
+    """What holds for a run from its beginning: its name at the clients, and what they said of their images."""
+
+    run: str
+    classes: list[str]
+    domains: list[str]
+    shapes: list[list[int]]
+
+
+def read_label(path: Path, clients: int) -> Label:
+    """The flower.json of a run folder."""
+    said = read_json(path)
+    require(str(path), said, Label)
+    label: Label = said
+    usable = all(len(shape) == 3 and min(shape) >= 1 for shape in label["shapes"]) and label["classes"]
+    largest = max((math.prod(shape) for shape in label["shapes"]), default=0) * len(label["classes"])
+    if not usable or len(label["shapes"]) != clients or largest > LARGEST_IMAGES:
+        raise UserError(str(path), label["shapes"], f"it must give the shape of the images of {clients} clients")
+    return label
+
+
 class Known(NamedTuple):
     """A client that has said who it is."""
 
@@ -104,8 +134,7 @@ class Clients:
         self.known: dict[int, Known] = {}
         self.classes: list[str] | None = None  # of the run, once it has begun
         self.refused: dict[int, str] = {}  # nodes
-        text = Path(settings.nodes).read_text(encoding="utf-8") if settings.nodes else "{}"
-        self.registered = {int(client): int(node) for client, node in json.loads(text).items()}
+        self.registered = read_nodes(Path(settings.nodes)) if settings.nodes else {}
 
     def facts(self, **more: Any) -> dict[str, Any]:
         """What every message says."""
@@ -376,18 +405,16 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
     path = Path(settings.out)
     folder = RunFolder(path)
     label = path / "flower.json"
-    said: dict[str, Any] = {"run": secrets.token_hex(8)}
-    if label.exists():
-        said = json.loads(label.read_text(encoding="utf-8"))
-    clients = Clients(grid, experiment, settings, said["run"])
-    clients.classes = said.get("classes")
+    old = read_label(label, experiment.clients) if label.exists() else None
+    clients = Clients(grid, experiment, settings, old["run"] if old else secrets.token_hex(8))
+    clients.classes = old["classes"] if old else None
     there = clients.wait(experiment.clients, settings.wait, range(experiment.clients))
     if len(there) < settings.minimum:
         raise LostError(f"{len(there)} of at least {settings.minimum} clients came within {settings.wait:g} s")
-    said = _images(clients) | said
+    said = old or _label(clients)
     clients.classes = said["classes"]
     run = _prepared(experiment, clients, said)
-    if label.exists():
+    if old:
         run.restore(folder)
     else:
         make_folder(path, label.name, json.dumps(said) + "\n")
@@ -412,17 +439,18 @@ def check(experiment: Experiment) -> None:
             raise UserError("--secure", True, f"a sum over {number} client hides nothing: raise --participation")
 
 
-def _images(clients: Clients) -> dict[str, Any]:
+def _label(clients: Clients) -> Label:
     """What those who are there when a run begins say of their images: it holds for the run, whoever comes or leaves."""
     known = [client for _, client in sorted(clients.known.items())]
     return {
+        "run": clients.run,
         "classes": list(dict.fromkeys(name for client in known for name in client.classes)),
         "domains": list(dict.fromkeys(name for client in known for name in client.domains)),
-        "shapes": [clients.known.get(number, known[0]).shape for number in range(clients.experiment.clients)],
+        "shapes": [list(clients.known.get(number, known[0]).shape) for number in range(clients.experiment.clients)],
     }
 
 
-def _prepared(experiment: Experiment, clients: Clients, said: Mapping[str, Any]) -> Run:
+def _prepared(experiment: Experiment, clients: Clients, said: Label) -> Run:
     """A run whose clients stand for those that are elsewhere."""
     stand_ins = [_noise(shape, len(said["classes"])) for shape in said["shapes"]]
     local = dataclasses.replace(experiment, engine="sequential", width=None, device="cpu", secure=False)
@@ -440,7 +468,7 @@ def _prepared(experiment: Experiment, clients: Clients, said: Mapping[str, Any])
     return run
 
 
-def _noise(shape: tuple[int, int, int], classes: int) -> Client:
+def _noise(shape: Sequence[int], classes: int) -> Client:
     """A client with two meaningless images of each class."""
     draws = generator(0, "stand-in")
     images = torch.randint(0, 256, (2 * classes, *shape), dtype=torch.uint8, generator=draws)
