@@ -414,7 +414,7 @@ def test_without_a_list_of_nodes_that_can_be_read_nobody_is_let_in(text: str | N
     if text is not None:
         (tmp_path / "nodes.json").write_text(text)
     settings = Settings(str(tmp_path / "run"), nodes=str(tmp_path / "nodes.json"), **QUICK)
-    with pytest.raises(UserError, match="nodes.json"):
+    with pytest.raises(UserError, match=r"nodes\.json"):
         serve(Loopback(in_simulation(4)), experiment("fedproto"), settings)
 
 
@@ -433,7 +433,7 @@ def test_a_damaged_label_of_a_run_is_said(change: dict[str, Any], tmp_path: Path
     (tmp_path / "flower.json").write_text(json.dumps(label))
     assert read_label(tmp_path / "flower.json", 4) == label
     (tmp_path / "flower.json").write_text(json.dumps(label | change))
-    with pytest.raises(UserError, match="flower.json"):
+    with pytest.raises(UserError, match=r"flower\.json"):
         read_label(tmp_path / "flower.json", 4)
 
 
