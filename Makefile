@@ -4,7 +4,6 @@ BIN := .venv/bin
 # pip would compile one file after the other, most of which nobody imports; what is imported is compiled then.
 INSTALL := install --quiet --no-compile -c constraints.txt
 export PYTHONDONTWRITEBYTECODE :=
-SOURCES := $(shell find src -name '*.py' -o -name 'py.typed') pyproject.toml README.md LICENSE
 
 .PHONY: demo test test-slow test-network soak fuzz test-browser lint types unit wheel bench results-page api-page notebook clean
 
@@ -51,27 +50,24 @@ test-browser: .venv/.tests-installed
 	$(BIN)/pip $(INSTALL) -e '.[browser]'
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m browser
 
-# The wheel, installed with its dependencies into an environment that has nothing else.
-wheel: build/wheel-env/.installed
-	build/wheel-env/bin/protofed reproduce --list > /dev/null
-	build/wheel-env/bin/protofed run --method fedproto --rounds 1 --model cnn --quiet --out $$(mktemp -d)/run
-
-build/wheel-env/.installed: .venv/.tests-installed $(SOURCES)
-	rm -rf dist build/wheel-env
+# What the wheel holds is enough: its papers and templates are found, without the sources.
+wheel: .venv/.tests-installed
+	rm -rf dist build/wheel
 	$(BIN)/python -m build --wheel --no-isolation
-	$(PYTHON) -m venv build/wheel-env
-	build/wheel-env/bin/pip $(INSTALL) dist/*.whl
-	touch $@
+	$(BIN)/pip $(INSTALL) --no-deps --target build/wheel dist/*.whl
+	cd build && PYTHONPATH=wheel ../$(BIN)/python -c 'import protofed; assert "wheel" in protofed.__file__'
+	cd build && PYTHONPATH=wheel ../$(BIN)/python -m protofed reproduce --list > /dev/null
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip $(INSTALL) -e .
 	touch $@
 
-.venv/.tests-installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
+# Before the extras are there: the dependencies that every user gets are enough for a run.
+.venv/.tests-installed: .venv/.installed
+	$(BIN)/protofed run --method fedproto --rounds 1 --model cnn --quiet --out $$(mktemp -d)/run
 	$(BIN)/pip $(INSTALL) -e '.[test]'
-	touch .venv/.installed $@
+	touch $@
 
 # How fast it is here (docs/performance.md); make bench DATA=folder takes MNIST from there.
 bench: .venv/.installed
