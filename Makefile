@@ -22,11 +22,11 @@ lint: .venv/.tests-installed
 types: .venv/.tests-installed
 	$(BIN)/mypy
 
-# One torch thread per process: on small tensors two processes beat two threads. A third works where others wait.
+# One torch thread per process: on small tensors two processes beat two threads.
 unit: .venv/.tests-installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
-# A cell of every table and figure, the notebook and the benchmarks, end to end: minutes.
+# A cell of every table and figure, the notebook, the benchmarks and the slower tests of processes, end to end: minutes.
 test-slow: .venv/.tests-installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
 

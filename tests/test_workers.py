@@ -182,6 +182,7 @@ def test_ctrl_c_ends_every_run_after_a_round(tmp_path: Path, whole: tuple[Path, 
     check_resume(tmp_path, whole[0])
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_everything_at_once(tmp_path: Path) -> None:
     command = start(tmp_path, "stay", "cut")
     here, worker = processes(tmp_path)
@@ -223,6 +224,7 @@ def test_wrong_input_in_a_worker_is_the_usual_line(tmp_path: Path) -> None:
     assert gone(processes(tmp_path)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_mistake_in_a_worker_is_shown_with_its_traceback(
     tmp_path: Path, whole: tuple[Path, list[int], Outcome]

@@ -85,6 +85,7 @@ def test_the_protocol_of_every_run_is_written_with_its_sources(made: tuple[Path,
         assert "Table IV" in trial["sources"]["lr_decay"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_table_goes_on_to_the_same_numbers(made: tuple[Path, str], tmp_path: Path) -> None:
     folder, printed = made
     for number, words in enumerate((("resume", "0"), (*SMALL, "--seeds", "2", "--out", "1", *HERE[:-1]))):

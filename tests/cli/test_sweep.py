@@ -133,6 +133,7 @@ def test_resume_plays_only_what_is_missing(made: tuple[Path, Outcome], tmp_path:
     assert again.out == (folder / "sweep.json").read_text()
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_how_to_go_on(made: tuple[Path, Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def tell(self: Lines, standing: Standing) -> None:  # noqa: ARG001
         if (standing.setting, standing.seed, standing.done) == ("batch_size=16 k=3", 1, 1):

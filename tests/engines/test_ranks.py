@@ -161,6 +161,7 @@ def test_an_error_of_one_is_the_error_of_all(two: Path) -> None:
     assert [(two / f"error-{rank}").read_text() for rank in (0, 1)] == ["one is enough"] * 2
 
 
+@pytest.mark.slow
 def test_when_one_is_killed_the_other_ends_and_the_run_goes_on_alone(tmp_path: Path) -> None:
     endless = ("-m", "protofed", "run", *TINY, *CONTINUED, "--rounds", "100000", "--out", "run")
     processes = start_two(tmp_path, *endless)
