@@ -54,7 +54,13 @@ def pretend(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stacked, "_replayed", lambda self, name, group, work, *inputs: work(*inputs))  # noqa: ARG005
 
 
-@pytest.mark.parametrize("method", METHODS)
+QUICK = ("fedavg", "fedproto", "mp-fedcl", "fedplcc", "fedsc", "fedrep", "moon", "fednh")
+"""One of each kind of step; the others are slow tests."""
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in METHODS]
+)
 def test_what_is_recorded_gives_the_sequential_engines_numbers(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = play(method, engine="sequential", lr_decay=0.9)
     pretend(monkeypatch)
