@@ -13,7 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 from torch.testing import assert_close
 
-from engines.nets import Noisy, Part, Plain, federation, play
+from engines.nets import Noisy, Part, Plain, federation, one_of_each_kind, play
 from protofed.messages import Broadcast, Message, Upload
 from protofed.methods import METHODS
 from protofed.methods.base import Clock
@@ -245,9 +245,8 @@ def test_dp_fedcl_sends_the_clusters_it_found() -> None:
     assert [floats(upload.client(row).flat()) for row in range(3)] == [w + n * D for n in found]
 
 
-@pytest.mark.parametrize(
-    ("method", "precision"), [*((method, "float32") for method in METHODS), ("mp-fedcl", "float64")]
-)
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@one_of_each_kind
 def test_reported_bytes_are_the_bytes_of_the_serialised_messages(method: str, precision: str) -> None:
     run = play(method, rounds=0, model=Noisy, precision=precision)
     for number in range(2):

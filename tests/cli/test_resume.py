@@ -44,12 +44,7 @@ def experiment(method: str, engine: str) -> Experiment:
     )
 
 
-METHODS = pytest.mark.parametrize("method", ["fedproto", "mp-fedcl"])
-ENGINES = pytest.mark.parametrize("engine", ["sequential", "stacked"])
-
-
-@METHODS
-@ENGINES
+@pytest.mark.parametrize(("method", "engine"), [("fedproto", "sequential"), ("mp-fedcl", "stacked")])
 def test_a_run_killed_after_any_round_goes_on_to_the_same_result(tmp_path: Path, method: str, engine: str) -> None:
     whole = experiment(method, engine)
     Run(whole).play(RunFolder.create(tmp_path / "whole", whole), Progress())
@@ -78,7 +73,7 @@ def _drafts(run: Path) -> None:
     (run / ".result.json.draft").write_text("{")
 
 
-@METHODS
+@pytest.mark.parametrize("method", ["fedproto", "mp-fedcl"])
 @pytest.mark.parametrize("damage", [_cut_line, _no_checkpoint, _drafts])
 def test_what_a_kill_in_the_middle_of_a_write_leaves_does_no_harm(
     tmp_path: Path, method: str, damage: Callable[[Path], None]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -13,6 +14,7 @@ from torch.testing import assert_close
 from protofed.data import Client, Dataset, Federation, Samples
 from protofed.data.digits import digits
 from protofed.experiment import Experiment
+from protofed.methods import METHODS
 from protofed.models import ModelSpec, Output
 from protofed.runner import Run
 
@@ -21,6 +23,13 @@ Part = Mapping[int, int]  # class -> number of samples
 Flat = dict[str, Tensor]
 
 CLASSES = 6
+
+KINDS = ("fedavg", "fedproto", "mp-fedcl", "fedplcc", "fedsc", "fedrep", "moon", "fednh")
+"""One of each kind of step and of message."""
+one_of_each_kind = pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=[] if name in KINDS else [pytest.mark.slow]) for name in METHODS]
+)
+"""All methods; those like another are slow tests."""
 
 # Class 5 is held by nobody. With batches of 8: 41 and 17 leave one sample over, 19 leaves three, 9 is one batch.
 UNEQUAL: tuple[Part, ...] = ({0: 20, 1: 16, 2: 5}, {1: 9, 2: 8}, {0: 3, 3: 16}, {3: 12, 4: 12}, {0: 4, 4: 5})

@@ -13,9 +13,8 @@ from protofed.engines import stacked
 from protofed.engines.stacked import Stacked
 from protofed.errors import UserError
 from protofed.experiment import Experiment
-from protofed.methods import METHODS
 
-from .nets import assert_same_run, play
+from .nets import assert_same_run, one_of_each_kind, play
 
 
 class Replay:
@@ -54,13 +53,7 @@ def pretend(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stacked, "_replayed", lambda self, name, group, work, *inputs: work(*inputs))  # noqa: ARG005
 
 
-QUICK = ("fedavg", "fedproto", "mp-fedcl", "fedplcc", "fedsc", "fedrep", "moon", "fednh")
-"""One of each kind of step; the others are slow tests."""
-
-
-@pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in METHODS]
-)
+@one_of_each_kind
 def test_what_is_recorded_gives_the_sequential_engines_numbers(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = play(method, engine="sequential", lr_decay=0.9)
     pretend(monkeypatch)

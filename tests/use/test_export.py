@@ -13,11 +13,11 @@ import torch
 
 import protofed
 from cli.helpers import everything_in, succeed
+from engines.nets import one_of_each_kind
 from killed import KillAfter, Killed
 from protofed.encoder import Card as EncoderCard
 from protofed.encoder import Encoder
 from protofed.errors import UserError
-from protofed.methods import METHODS
 from protofed.models import build
 from protofed.prototypes import nearest_class
 from protofed.results.folder import RunFolder
@@ -39,7 +39,7 @@ def cut_off(path: Path, after: int, **settings: Any) -> RunFolder:
     return RunFolder.open(path)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@one_of_each_kind
 def test_every_method_is_exported_and_asked(method: str, tmp_path: Path) -> None:
     folder = play(tmp_path / "run", plan(method))
     export(folder).write(tmp_path / "model")
