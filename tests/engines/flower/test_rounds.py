@@ -409,7 +409,7 @@ def test_a_node_is_one_client_and_a_client_one_node(tmp_path: Path, caplog: pyte
     assert "its key is not that of client 3" in caplog.text
 
 
-@pytest.mark.parametrize("text", [None, "", "[]", '{"0": null}', '{"0": "-1"}'])
+@pytest.mark.parametrize("text", [None, "", "[]", '{"0": null}', '{"0": "-1"}', '{"0": "%s"}' % ("1" * 5000)])
 def test_without_a_list_of_nodes_that_can_be_read_nobody_is_let_in(text: str | None, tmp_path: Path) -> None:
     if text is not None:
         (tmp_path / "nodes.json").write_text(text)

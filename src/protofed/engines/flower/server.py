@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import math
+import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -63,6 +64,8 @@ TRIES = 3
 """How often a round is played until it counts."""
 PAUSE = 1.0
 """Seconds between two looks for clients."""
+WHOLE = re.compile("[0-9]{1,20}")
+"""Numbers of clients and of nodes, which have 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Settings:
 def read_nodes(path: Path) -> dict[int, int]:
     """The node of each client, as the federation's server has written them."""
     said = read_json(path)
-    if not isinstance(said, dict) or not all(str(word).isdecimal() for pair in said.items() for word in pair):
+    if not isinstance(said, dict) or not all(WHOLE.fullmatch(str(word)) for pair in said.items() for word in pair):
         raise UserError(str(path), said, "it must give the node of each client")
     return {int(client): int(node) for client, node in said.items()}
 
