@@ -136,6 +136,15 @@ def test_of_two_holders_nobody_can_say_which_is_right() -> None:
     assert found.present.squeeze(1).tolist() == [True, True, False, False, False]
 
 
+def test_where_honest_clients_differ_in_length_nobody_is_blamed_for_it_and_nobody_outweighs_the_rest() -> None:
+    factors = torch.tensor([0.1, 0.2, 1.0, 5.0, 15.0])
+    changes = torch.tensor([1.0, 2.0, 3.0]) * factors.unsqueeze(1)
+    found, suspected = DEFENCES["outliers"](uploads(HONEST.view(5, 1, 3), BEFORE.weights["w"] + changes), BEFORE)
+    assert suspected == []
+    lengths = (found.weights["w"] - BEFORE.weights["w"]).norm(dim=1) / changes[2].norm()
+    torch.testing.assert_close(lengths, factors.clamp(max=LENGTH))
+
+
 def test_where_half_are_unlike_the_rest_nobody_is_blamed() -> None:
     changes = torch.cat([HONEST[:2], -HONEST[:2]])
     sent = uploads(torch.ones(4, 1, 3), BEFORE.weights["w"] + changes)
