@@ -50,13 +50,16 @@ test-browser: .venv/.tests-installed
 	$(BIN)/pip $(INSTALL) -e '.[browser]'
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m browser
 
-# What the wheel holds is enough: its papers and templates are found, without the sources.
+# What the wheel holds is enough: its papers and templates are found, and a run is played, without the sources.
 wheel: .venv/.tests-installed
 	rm -rf dist build/wheel
 	$(BIN)/python -m build --wheel --no-isolation
 	$(BIN)/pip $(INSTALL) --no-deps --target build/wheel dist/*.whl
 	cd build && PYTHONPATH=wheel ../$(BIN)/python -c 'import protofed; assert "wheel" in protofed.__file__'
 	cd build && PYTHONPATH=wheel ../$(BIN)/python -m protofed reproduce --list > /dev/null
+	rm -rf build/run
+	cd build && PYTHONPATH=wheel ../$(BIN)/python -m protofed run --method fedproto --rounds 1 --model cnn --quiet --out run
+	cd build && PYTHONPATH=wheel ../$(BIN)/python -m protofed report run
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -143,7 +143,8 @@ class Page:
     def worth(self, scenario: Scenario) -> list[Worth]:
         """Every method of a scenario, the most accurate first."""
         found = self.measured(scenario.table)
-        cells = [cell for cell in found["cells"] if (cell["dataset"], cell["setting"]) == scenario[2:]]
+        where = scenario.dataset, scenario.setting
+        cells = [cell for cell in found["cells"] if (cell["dataset"], cell["setting"]) == where]
         rows = [Worth(cell["method"], cell["ours"], cell["ours_std"], *_cost(cell, found["costs"])) for cell in cells]
         return sorted(rows, key=lambda row: -row.accuracy)
 

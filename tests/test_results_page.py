@@ -135,5 +135,8 @@ def test_tables_are_run_kept_and_continued(
     assert tables.main([*words, "--budget", "0.01"]) == 1  # stopped while it starts
     assert not (tmp_path / "t.json").exists()
     assert tables.main(words) == 0
-    assert json.loads((tmp_path / "t.json").read_text())["cells"][0]["ours"] is not None
-    assert capsys.readouterr().out.count("t: exit 0") == 1
+    first = (tmp_path / "t.json").read_text()
+    assert json.loads(first)["cells"][0]["ours"] is not None
+    assert tables.main(words) == 0  # nothing is played again
+    assert (tmp_path / "t.json").read_text() == first
+    assert capsys.readouterr().out.count("t: exit 0") == 2

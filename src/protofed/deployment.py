@@ -232,8 +232,7 @@ def serve(federation: Federation, ready: Callable[[], None]) -> int:
 
 def _register(federation: Federation) -> None:
     """Make every client's key known, once; Flower says which node it is."""
-    path = federation.server / "nodes.json"
-    nodes = read_nodes(path) if path.exists() else {}
+    nodes = _nodes(federation)
     new = [number for number in range(federation.clients) if number not in nodes]
     if not new:
         return
@@ -242,7 +241,13 @@ def _register(federation: Federation) -> None:
             key = str(federation.server / "keys" / f"{number}.pub")
             said = ask("supernode", "register", key, CONNECTION, "--name", f"client-{number}")
             nodes[number] = int(said["node-id"])
-            write_atomically(path, json.dumps(nodes, indent=1) + "\n")
+            write_atomically(federation.server / "nodes.json", json.dumps(nodes, indent=1) + "\n")
+
+
+def _nodes(federation: Federation) -> dict[int, int]:
+    """The nodes of the clients that are registered so far."""
+    path = federation.server / "nodes.json"
+    return read_nodes(path) if path.exists() else {}
 
 
 def join(folder: Path, number: int, data: str | None, ready: Callable[[], None]) -> int:
@@ -303,8 +308,7 @@ def play(federation: Federation, experiment: Experiment, out: Path, each: Callab
 
 def status(federation: Federation) -> dict[str, Any]:
     """Who is there, and which runs there have been; an error where no server answers."""
-    path = federation.server / "nodes.json"
-    nodes = read_nodes(path) if path.exists() else {}
+    nodes = _nodes(federation)
     with commands(federation.home) as ask:
         found = ask("supernode", "list", CONNECTION)["nodes"]
         runs = ask("list", CONNECTION)["runs"]

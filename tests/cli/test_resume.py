@@ -44,7 +44,15 @@ def experiment(method: str, engine: str) -> Experiment:
     )
 
 
-@pytest.mark.parametrize(("method", "engine"), [("fedproto", "sequential"), ("mp-fedcl", "stacked")])
+@pytest.mark.parametrize(
+    ("method", "engine"),
+    [
+        ("fedproto", "sequential"),
+        ("mp-fedcl", "stacked"),
+        pytest.param("fedproto", "stacked", marks=pytest.mark.slow),
+        pytest.param("mp-fedcl", "sequential", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_killed_after_any_round_goes_on_to_the_same_result(tmp_path: Path, method: str, engine: str) -> None:
     whole = experiment(method, engine)
     Run(whole).play(RunFolder.create(tmp_path / "whole", whole), Progress())
@@ -115,9 +123,10 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
     assert result_of(tmp_path / "cut") == result_of(tmp_path / "whole")
 
 
-def test_sigkill_at_random_moments_does_not_change_the_result(tmp_path: Path) -> None:
-    many = (*TINY, "--rounds", "30", "--quiet")
-    for kill in range(2):
+@pytest.mark.parametrize(("method", "kills"), [("fedproto", 2), pytest.param("mp-fedcl", 1, marks=pytest.mark.slow)])
+def test_sigkill_at_random_moments_does_not_change_the_result(tmp_path: Path, method: str, kills: int) -> None:
+    many = (*TINY, "--method", method, "--rounds", "30", "--quiet")
+    for kill in range(kills):
         command = ("resume", "cut", "--quiet") if kill else ("run", *many, "--out", "cut")
         reached = _lines(tmp_path / "cut")
         process = start(tmp_path, *command, stdout=DEVNULL, stderr=DEVNULL)

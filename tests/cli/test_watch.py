@@ -36,7 +36,7 @@ def test_watching_ends_with_the_run(place: Path) -> None:
     watching = start(place, "watch", "run")
     try:
         with pytest.raises(TimeoutExpired):  # it goes on
-            watching.wait(5)
+            watching.wait(8)
         result.write_text(text)
         assert finish(watching).code == 0
     finally:

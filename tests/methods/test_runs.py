@@ -128,10 +128,8 @@ def test_methods_learn(method: str) -> None:
     assert after[score] >= before[score]
 
 
-@pytest.mark.parametrize(
-    ("method", "engine"),
-    [*((method, "stacked") for method in METHODS), ("mp-fedcl", "sequential"), ("moon", "sequential")],
-)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("engine", [pytest.param("sequential", marks=pytest.mark.slow), "stacked"])
 def test_a_resumed_run_equals_an_uninterrupted_one(method: str, engine: str, tmp_path: Path) -> None:
     """What clients and server keep is in the checkpoint: weights, heads, previous models, centres, caches."""
     whole, cut, resumed = (play(method, engine=engine, rounds=0, model=Noisy, epochs=1) for _ in range(3))
