@@ -43,12 +43,13 @@ def record(
 class Recording:
     """A function of tensors; called with tensors of the same shapes, it is replayed.
 
-    All recordings share the memory of what they make on the way, so they are replayed one after the other.
+    All recordings share the memory of what they make on the way, so they are replayed one after the other. They share
+    a stream too: what one stream has given back to that memory, a recording on another does not find.
     """
 
     def __init__(self, function: Callable[..., Any], inputs: tuple[Any, ...], device: torch.device) -> None:
         self.inputs = tree_map(torch.clone, inputs)
-        self.graph, self.made = record(lambda: function(*self.inputs), device, memory=_common_pool())
+        self.graph, self.made = record(lambda: function(*self.inputs), device, _common_stream(device), _common_pool())
 
     def __call__(self, *inputs: Any) -> Any:
         """What the function returns."""
@@ -97,3 +98,4 @@ def pool() -> Any:
 
 
 _common_pool = cache(pool)
+_common_stream = cache(stream)
