@@ -39,6 +39,8 @@ DEFENCE = "outliers"
 PROMISED = ("label-flip", "sign-flip", "scaled-prototypes", "random-prototypes", "stale-replay")
 """What the default defence must stop, at α = 0.5: within LOST points of the run without attack."""
 LOST = 5.0
+COST = 2.0
+"""Points that it may lose without attack."""
 BEGIN, END = "<!-- begin: written by python -m benchmarks.trust -->", "<!-- end: trust -->"
 
 
@@ -147,8 +149,35 @@ def page(known: Mapping[str, Mapping[str, Any]]) -> str:
             lines = list(_rows(known, dataset, alpha))
             if lines:
                 head = ["| attack | " + " | ".join(METHODS) + " |", "|---" + "|---:" * len(METHODS) + "|"]
-                parts.append("\n".join([f"**{dataset}, Dir({alpha:g})**", "", *head, *lines]))
+                parts.append(
+                    "\n".join([f"**{dataset}, Dir({alpha:g})**", "", *head, *lines, "", _worst(known, dataset, alpha)])
+                )
     return "\n\n".join(parts)
+
+
+def lost(known: Mapping[str, Mapping[str, Any]], dataset: str, alpha: float, method: str, attack: str) -> float | None:
+    """Points that the defended runs are below those without attack and defence; None if a run is missing or failed."""
+    defended, clean = (
+        _mean([known.get(Cell(dataset, alpha, method, what, how, seed).key) for seed in range(SEEDS)])
+        for what, how in ((attack, DEFENCE), ("none", "none"))
+    )
+    return None if defended is None or clean is None else clean - defended
+
+
+def _worst(known: Mapping[str, Mapping[str, Any]], dataset: str, alpha: float) -> str:
+    """What the defence costs at most, without attack and under those that it is to stop."""
+    texts = []
+    for name, attacks in (("without attack", ("none",)), ("under the attacks that it is to stop", PROMISED)):
+        found = [
+            (points, method, attack)
+            for attack in attacks
+            for method in METHODS
+            if (points := lost(known, dataset, alpha, method, attack)) is not None
+        ]
+        if found:
+            points, method, attack = max(found)
+            texts.append(f"{name} {max(points, 0):.1f} points ({method}{f', {attack}' if attack != 'none' else ''})")
+    return f"Lost at most, defended, against the run without attack: {'; '.join(texts)}."
 
 
 def _rows(known: Mapping[str, Mapping[str, Any]], dataset: str, alpha: float) -> Iterator[str]:
@@ -160,9 +189,9 @@ def _rows(known: Mapping[str, Mapping[str, Any]], dataset: str, alpha: float) ->
 
 def _text(known: Mapping[str, Mapping[str, Any]], dataset: str, alpha: float, method: str, attack: str) -> str:
     """Attacked → defended; ✗ where a promise is not kept."""
-    plain, defended, clean = (
-        [known.get(Cell(dataset, alpha, method, what, how, seed).key) for seed in range(SEEDS)]
-        for what, how in ((attack, "none"), (attack, DEFENCE), ("none", "none"))
+    plain, defended = (
+        [known.get(Cell(dataset, alpha, method, attack, how, seed).key) for seed in range(SEEDS)]
+        for how in ("none", DEFENCE)
     )
     if None in plain or None in defended:
         return ""
@@ -170,9 +199,10 @@ def _text(known: Mapping[str, Mapping[str, Any]], dataset: str, alpha: float, me
     if attack == "backdoor":
         obeyed = [statistics.fmean(one.get("backdoor", 0.0) for one in some if one) for some in (plain, defended)]
         text += f" (obeyed {obeyed[0]:.0f} → {obeyed[1]:.0f} %)"
-    allowed = 2.0 if attack == "none" else LOST
-    kept = [(_mean(clean) or 0) - (_mean(defended) or -100) <= allowed]
-    return text + ("" if all(kept) or (attack not in PROMISED and attack != "none") or alpha != ALPHAS[0] else " ✗")
+    if alpha != ALPHAS[0] or attack not in ("none", *PROMISED):
+        return text
+    points = lost(known, dataset, alpha, method, attack)
+    return text + ("" if points is not None and points <= (COST if attack == "none" else LOST) else " ✗")
 
 
 def _values(some: Sequence[Mapping[str, Any] | None]) -> list[float]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import statistics
 import threading
 import tracemalloc
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,11 +138,11 @@ def test_what_is_repaired_in_time_changes_nothing_but_bytes(
 class Held(NamedTuple):
     """What this process holds."""
 
-    python: int  # bytes, since tracing began
-    resident: int  # bytes
-    tensors: int
-    files: int
-    threads: int
+    python: float  # bytes, since tracing began
+    resident: float  # bytes
+    tensors: float
+    files: float
+    threads: float
 
     @classmethod
     def now(cls) -> Held:
@@ -188,15 +190,17 @@ def test_five_hundred_rounds_of_anything(
             of = grid.rounds["evaluate", line["round"]]
             tested = [node - 100 for node in of.listed if node not in of.failed]
             assert line.get("tested", list(range(CLIENTS))) == tested
-    first, last = held[100], held[500]
-    growth = Held(*(b - a for a, b in zip(first, last, strict=True)))
+    numbers = sorted(held)[1:]
+    steps = [Held(*(b - a for a, b in zip(held[x], held[y], strict=True))) for x, y in pairwise(numbers)]
+    # The usual step: a leak shows in each of them; the interpreter's table of names, 8 MB, doubles once or never.
+    growth = Held(*(statistics.median(of) for of in zip(*steps, strict=True)))
     with capsys.disabled():
         print(f"\nfaults of {sum(grid.counts.values())} questions: {grid.counts}")
         for number, what in sorted(held.items()):
             print(f"round {number}: {what}")
-        print(f"rounds 100 to 500: {growth}")
-    assert growth.python < 400 * GROWTH
-    assert growth.resident < 400 * 5 * GROWTH
-    assert growth.tensors <= 0
-    assert growth.files <= 0
-    assert growth.threads <= 0
+        print(f"in 50 rounds, as a rule: {growth}")
+    assert growth.python < 50 * GROWTH
+    assert growth.resident < 50 * 5 * GROWTH
+    assert held[500].tensors <= held[100].tensors
+    assert held[500].files <= held[100].files
+    assert held[500].threads <= held[100].threads
