@@ -69,6 +69,8 @@ def test_it_cannot_be_changed() -> None:
         ("lr", "0.1", "--lr: '0.1' is not usable; it must be of type float"),
         ("lr", False, "--lr: False is not usable; it must be of type float"),
         ("lr", float("inf"), "--lr: inf is not usable; it must be a finite number"),
+        ("image_size", 100_000, "--image-size: 100000 is not usable; it must be from 1 to 1024"),
+        ("image_size", 0, "--image-size: 0 is not usable; it must be from 1 to 1024"),
         ("balance", 1, "--balance: 1 is not usable; it must be of type bool"),
         ("model", 3, "--model: 3 is not usable; it must be of type str"),
         ("data_dir", 3, "--data-dir: 3 is not usable; it must be of type str"),

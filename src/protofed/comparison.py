@@ -25,6 +25,7 @@ from protofed.workers import Task, at_once, cores, play_all, run_name
 
 SEEDS = 3
 """How many seeds a comparison has unless told otherwise: what a spread needs at least."""
+MOST_SEEDS = 1000
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,17 @@ def share_cores(experiment: Experiment, runs: int, jobs: int | None) -> Experime
     return dataclasses.replace(experiment, threads=threads)
 
 
+def check_seeds(seeds: int) -> None:
+    """A typing error should not plan runs for years."""
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise UserError("--seeds", seeds, f"it must be from 1 to {MOST_SEEDS}")
+
+
 def plan(methods: Sequence[str], seeds: int, experiment: Experiment) -> list[Experiment]:
     """The runs of a comparison; a parameter goes to every method that has it, and some method must."""
     if not methods:
         raise UserError("--method", "", "name at least one method")
-    if seeds < 1:
-        raise UserError("--seeds", seeds, "it must be 1 or more")
+    check_seeds(seeds)
     classes = {method: method_class(method) for method in methods}
     names = [classes[method].name for method in methods]
     doubled = {name for name in names if names.count(name) > 1}

@@ -18,6 +18,9 @@ from protofed.errors import UserError, unknown
 
 T = TypeVar("T")
 
+LARGEST_SIDE = 1024
+"""Pixels of an image's side: more is a typing error, which would take all memory."""
+
 
 def _option(default: T, text: str) -> T:
     """A field with its help text, which the command line shows."""
@@ -138,8 +141,10 @@ class Experiment:
             self._require("drift_round", 2 <= self.drift_round <= self.rounds, "from 2 to --rounds: one before it")
             self._require("drift_round", self.drift == "sudden", "it is the round of --drift sudden")
         self._require("long_tail", self.long_tail is None or self.long_tail >= 1, "it must be 1 or more")
-        for name in ("width", "threads", "image_size"):
+        for name in ("width", "threads"):
             self._require(name, getattr(self, name) is None or getattr(self, name) >= 1, "it must be 1 or more")
+        sides = self.image_size is None or 1 <= self.image_size <= LARGEST_SIDE
+        self._require("image_size", sides, f"it must be from 1 to {LARGEST_SIDE}")
         self._require("attackers", 0 < self.attackers < 1, "it must be above 0 and below 1")
         self._check_privacy()
         self._require("time_budget", self.time_budget is None or self.time_budget > 0, "it must be above 0 seconds")

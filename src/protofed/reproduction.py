@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import yaml
 
-from protofed.comparison import SEEDS, Spread, share_cores
+from protofed.comparison import SEEDS, Spread, check_seeds, share_cores
 from protofed.data import describe
 from protofed.errors import UserError
 from protofed.experiment import read_yaml
@@ -222,8 +222,7 @@ ACCURACIES = ("test_acc", "mean_client_test_acc", "global_test_acc", "final_acc"
 
 def plan(request: Request) -> Target:
     """The cells asked for; wrong input is found here, before anything is run."""
-    if request.seeds < 1:
-        raise UserError("--seeds", request.seeds, "it must be 1 or more")
+    check_seeds(request.seeds)
     target = chosen(find_target(request.target, request.variant), request.only, request.methods)
     if request.machine.get("eval_every", 1) != 1 and any(_needs_every_round(cell) for cell in target.cells):
         raise UserError("--eval-every", request.machine["eval_every"], f"{target.name} is about every round")
