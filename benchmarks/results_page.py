@@ -17,13 +17,18 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
-from protofed.papers import MEAN
+from protofed.comparison import SEEDS
+from protofed.papers import MEAN, find_target, target_names
+from protofed.papers import Cell as PaperCell
 from protofed.reproduction import ACCURACIES, number
 from protofed.results.plot import COLOURS
 
 DOCS = Path(__file__).parent.parent / "docs"
 TEMPLATE = "results.md.j2"
 MARKERS = "osD^"
+
+NOT_AT_HAND = ("cifar100", "tiny-imagenet", "fc100", "domainnet")
+"""Datasets that this page's authors did not have."""
 
 Cell = Mapping[str, Any]
 
@@ -162,6 +167,33 @@ class Page:
             parts.append("\n".join(lines))
         return "\n\n".join(parts)
 
+    def not_run(self) -> str:
+        """What no file here has by the paper's own protocol: how many runs of how many rounds, and of which data."""
+        made: dict[bool, set[tuple[str, ...]]] = {True: set(), False: set()}
+        for path in self.folder.glob("*.json"):
+            table = json.loads(path.read_text("utf-8"))
+            for cell in table.get("cells", ()) if "variant" in table else ():
+                if cell["ours"] is not None:
+                    made[table["variant"] is None].add(
+                        (table["name"], cell["dataset"], cell["setting"], cell["method"])
+                    )
+        head = ["table", "dataset", "runs", "of them otherwise, above", "rounds × epochs of a run", "data"]
+        lines = [_row(head), "|---|---|---:|---:|---|---|"]
+        for name, dataset, cells in _parts():
+            where = {
+                trial: {(name, dataset, cell.setting, cell.method) for cell in some} for trial, some in cells.items()
+            }
+            missing = {trial: some[0] for trial, some in cells.items() if not where[trial] & made[True]}
+            if missing:
+                values = [cell.trial.values for cell in missing.values() if cell.trial]
+                lengths = dict.fromkeys(_length(one) for one in values)
+                otherwise = SEEDS * sum(bool(where[trial] & made[False]) for trial in missing)
+                data = ", ".join(dict.fromkeys(one["dataset"] for one in values))
+                absent = " (not at hand)" * (data in NOT_AT_HAND)
+                runs = f"{SEEDS * len(missing)}"
+                lines.append(_row([name, dataset, runs, str(otherwise or ""), ", ".join(lengths), data + absent]))
+        return "\n".join(lines)
+
     def compared(self, *names: str, scores: Iterable[str]) -> dict[str, dict[str, str]]:
         """The rows of compare.json files: by method, each score's mean and spread; * for a diagnostic."""
         rows = {}
@@ -169,6 +201,22 @@ class Page:
             for row in json.loads((self.folder / f"{name}.json").read_text("utf-8"))["rows"]:
                 rows[row["method"]] = {score: _compared(row, score) for score in scores}
         return rows
+
+
+def _parts() -> Iterator[tuple[str, str, dict[str, list[PaperCell]]]]:
+    """Every target and dataset, with the cells of each of its trials."""
+    for name in target_names():
+        parts: dict[str, dict[str, list[PaperCell]]] = {}
+        for cell in find_target(name).cells:
+            if cell.trial is not None:
+                parts.setdefault(cell.dataset, {}).setdefault(cell.trial.name, []).append(cell)
+        for dataset, cells in parts.items():
+            yield name, dataset, cells
+
+
+def _length(values: Mapping[str, Any]) -> str:
+    seconds = values.get("time_budget")
+    return f"{values['rounds']} × {values.get('epochs', 1)}" if seconds is None else f"{seconds:g} s"
 
 
 def _compared(row: Mapping[str, Any], score: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from benchmarks import results_page, tables
 from benchmarks.results_page import DOCS, Page, render
 
+from protofed.papers import find_target
 from protofed.reproduction import Request, plan
 
 
@@ -140,3 +141,41 @@ def test_tables_are_run_kept_and_continued(
     assert tables.main(words) == 0  # nothing is played again
     assert (tmp_path / "t.json").read_text() == first
     assert capsys.readouterr().out.count("t: exit 0") == 2
+
+
+def not_run(folder: Path, target: str) -> list[list[str]]:
+    """The lines of one target, as their texts."""
+    lines = [line for line in Page(folder).not_run().splitlines() if line.startswith(f"| {target} ")]
+    return [[text.strip() for text in line.split("|")[1:-1]] for line in lines]
+
+
+def measure(folder: Path, name: str, variant: str | None, dataset: str, methods: int) -> None:
+    """A file with the first methods of a target."""
+    cells = [one for one in find_target(name).cells if one.dataset == dataset and one.trial]
+    some = list(dict.fromkeys(one.method for one in cells))[:methods]
+    made = [
+        {"dataset": dataset, "setting": one.setting, "method": one.method, "ours": 50.0}
+        for one in cells
+        if one.method in some
+    ]
+    (folder / "t.json").write_text(json.dumps({"name": name, "variant": variant, "cells": made}))
+
+
+def test_what_was_not_run_is_listed_until_it_is(tmp_path: Path) -> None:
+    target, columns = "fedplcc/table3", ["fedplcc/table3", "Office-10"]
+    rest = ["100 × 10", "office-caltech10"]
+    assert not_run(tmp_path, target) == [[*columns, "24", "", *rest]]
+    measure(tmp_path, target, None, "Office-10", 3)
+    assert not_run(tmp_path, target) == [[*columns, "15", "", *rest]]
+    measure(tmp_path, target, None, "Office-10", 8)
+    assert not_run(tmp_path, target) == []
+
+
+def test_what_was_run_with_another_protocol_is_said(tmp_path: Path) -> None:
+    measure(tmp_path, "fedplcc/table3", "public-cifar10", "Office-10", 3)
+    assert [line[2:4] for line in not_run(tmp_path, "fedplcc/table3")] == [["24", "9"]]
+
+
+def test_data_that_is_not_at_hand_is_said(tmp_path: Path) -> None:
+    assert [line[-1] for line in not_run(tmp_path, "fedplcc/table4")] == ["domainnet (not at hand)"]
+    assert [line[-2] for line in not_run(tmp_path, "mp-fedcl/table8")] == ["600 s", "380 s"]
