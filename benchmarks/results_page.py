@@ -88,6 +88,22 @@ class Page:
             lines += ["", "Order of the methods, Spearman's ρ between the paper's and ours:", "", *orders]
         return "\n".join(lines)
 
+    def figure(self, name: str) -> str:
+        """A figure's points, which the papers do not print: a line a method, a column for each value that is varied."""
+        cells = self.measured(name)["cells"]
+        points: dict[tuple[str, str], dict[str, str]] = {}
+        for cell in cells:
+            _, _, value = cell["setting"].rpartition(";")
+            points.setdefault((cell["method"], _measured(cell)), {})[value] = _spread(cell, "ours")
+        columns = list(dict.fromkeys(value for line in points.values() for value in line))
+        lines = [
+            *self._commands(name),
+            "",
+            _row(["method", "measured", *columns]),
+            "|---|---" + "|---:" * len(columns) + "|",
+        ]
+        return "\n".join([*lines, *(_row([*who, *(line[value] for value in columns)]) for who, line in points.items())])
+
     def _commands(self, *names: str) -> list[str]:
         tables = [self.measured(name) for name in names]
         return ["```sh", *(f"{one['command']}    # {self._where(one)}" for one in tables), "```"]
@@ -250,14 +266,13 @@ def _orders(cells: Iterable[Cell]) -> Iterator[tuple[str, float, int]]:
 
 def _texts(cell: Cell, costs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     sent, seconds = _cost(cell, costs)
-    measured = cell["score"] if cell["metric"] in ACCURACIES and cell["score"] else cell["metric"]
     difference = (
         ""
         if cell["difference"] is None
         else f"{cell['difference']:+,.2f}" + " ≠" * (_is_accuracy(cell) and _differs(cell))
     )
     each = " ".join(number(value) for value in cell["values"])
-    words = [cell["dataset"], cell["setting"], cell["method"], measured]
+    words = [cell["dataset"], cell["setting"], cell["method"], _measured(cell)]
     return [
         *words,
         _spread(cell, "paper"),
@@ -267,6 +282,10 @@ def _texts(cell: Cell, costs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         f"{seconds:,.0f}",
         _megabytes(sent),
     ]
+
+
+def _measured(cell: Cell) -> str:
+    return str(cell["score"] if cell["metric"] in ACCURACIES and cell["score"] else cell["metric"])
 
 
 def _cost(cell: Cell, costs: Mapping[str, Mapping[str, Any]]) -> tuple[float, float]:

@@ -179,3 +179,16 @@ def test_what_was_run_with_another_protocol_is_said(tmp_path: Path) -> None:
 def test_data_that_is_not_at_hand_is_said(tmp_path: Path) -> None:
     assert [line[-1] for line in not_run(tmp_path, "fedplcc/table4")] == ["domainnet (not at hand)"]
     assert [line[-2] for line in not_run(tmp_path, "mp-fedcl/table8")] == ["600 s", "380 s"]
+
+
+def test_a_figure_has_a_line_a_method_and_a_column_a_value(tmp_path: Path) -> None:
+    def point(method: str, value: int, ours: float) -> dict[str, Any]:
+        return cell(method, None, ours, setting=f"s;k={value}")
+
+    write(tmp_path, "f", point("A", 1, 50.0), point("B", 1, 60.0), point("A", 2, 51.5), point("B", 2, 61.5))
+    lines = Page(tmp_path).figure("f").splitlines()
+    assert lines[-4] == "| method | measured | k=1 | k=2 |"
+    assert lines[-2:] == [
+        "| A | own/all/head | 50.00 ± 1.00 | 51.50 ± 1.00 |",
+        "| B | own/all/head | 60.00 ± 1.00 | 61.50 ± 1.00 |",
+    ]

@@ -124,7 +124,8 @@ class Checkpoint:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: BaseException) -> UserError:
-        return UserError("DIR", str(self.folder.parent), f"its checkpoint cannot be read: {error}")
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
+        return UserError("DIR", str(self.folder.parent), f"its checkpoint cannot be read: {reason}")
 
     def _write_clients(self, number: int, group: Group, rows: Sequence[int]) -> None:
         packed = group.own.packed(rows).to("cpu", non_blocking=True)
