@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,14 @@ def generator(*address: int | str) -> torch.Generator:
     text = "/".join(str(part) for part in address)
     seed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
     return torch.Generator().manual_seed(seed >> 1)
+
+
+def noise(*address: int | str) -> np.random.Generator:
+    """One with 128 bits of its own, for noise that hides something: torch's has 32, too few for many streams."""
+    text = "/".join(str(part) for part in address)
+    return np.random.Generator(
+        np.random.Philox(key=int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little"))
+    )
 
 
 def _mix(x: Tensor) -> Tensor:

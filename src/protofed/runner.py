@@ -193,18 +193,17 @@ class Run:
 
     def _at_the_door(self, uploads: Upload, sent: Broadcast, clock: Clock) -> tuple[Upload, dict[int, str]]:
         """The uploads that may be believed, and why the others may not, by client."""
-        if self.experiment.privacy == "client":  # they are clipped; one client must not decide whether another counts
-            return uploads, {}
         declared = None
-        if self.engine.holds_data and self.experiment.privacy == "none":  # noisy counts may be above what there is
-            declared = [self.engine.counted * len(self.federation.members[member].train) for member in clock.who]
-        found = refusals(uploads, sent, declared)
+        if self.experiment.privacy != "example":  # noisy counts may be above what there is
+            declared = self.engine.declared(clock.who)
+        alone = self.experiment.privacy == "client"  # one client must not decide whether another counts
+        found = refusals(uploads, sent, declared, alone)
         if not found:
             return uploads, {}
-        if len(found) == len(clock.who):
+        if len(found) == len(clock.who) and not alone:
             reasons = "; ".join(dict.fromkeys(found.values()))
             raise LostError(f"every upload of round {clock.round + 1} was refused: {reasons}")
-        kept = torch.tensor([row for row in range(len(clock.who)) if row not in found])
+        kept = torch.tensor([row for row in range(len(clock.who)) if row not in found], dtype=torch.int64)
         return uploads.reorder(kept), {clock.who[row]: f"refused: {reason}" for row, reason in found.items()}
 
     def _drift(self, federation: Federation) -> None:

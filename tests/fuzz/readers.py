@@ -138,7 +138,7 @@ def _read_upload(folder: Path) -> Upload:
 
 def _read_broadcast(folder: Path) -> Broadcast:
     flat = tensors_of((folder / "broadcast.safetensors").read_bytes())
-    schema = Schema.of_broadcast(flat, {"w": torch.ones(2, 3), "steps": torch.tensor(7)}, 3, 4)
+    schema = Schema.of_broadcast(flat, {"w": torch.ones(2, 3), "steps": torch.tensor(7)}, 3, 4, 10_000)
     return Broadcast.from_flat(schema.check(flat))
 
 
@@ -165,7 +165,8 @@ def _read_answer(folder: Path) -> object:
 
 
 def _read_scores(folder: Path) -> object:
-    found, _ = Remote._read_scores(cast(Remote, None), 3, _content(folder))
+    asked = SimpleNamespace(scores=SCORES.per_client.keys(), federation=SimpleNamespace(domains=("a", "b")))
+    found, _ = Remote._read_scores(cast(Remote, asked), 3, _content(folder))
     return found.means()
 
 
@@ -509,7 +510,9 @@ READERS = {
     "broadcast": Reader(
         _one("broadcast.safetensors", lambda: upload().encode()), _read_broadcast, ("broadcast.safetensors",)
     ),
-    "hello": Reader(_facts(id=3, shape=[1, 8, 8], classes=["a", "b"], domains=["c"]), _read_hello, ("facts.json",)),
+    "hello": Reader(
+        _facts(id=3, samples=5, shape=[1, 8, 8], classes=["a", "b"], domains=["c"]), _read_hello, ("facts.json",)
+    ),
     "answer": Reader(_facts(id=3, loss=0.5), _read_answer, ("facts.json",)),
     "scores": Reader(_facts(id=3, **asdict(SCORES)), _read_scores, ("facts.json",)),
     "question": Reader(_facts(run="abc", experiment=asdict(Experiment())), _read_question, ("facts.json",)),

@@ -65,6 +65,7 @@ def test_a_group_moves_one_class_onto_another() -> None:
     vectors, counts = attacked("collusion").prototypes["means"]
     assert vectors[1, 0].tolist() == vectors[2, 0].tolist() == [[9.0, 1.0]]  # the only prototype of class 1 it has
     assert (counts[1:, 0] > 0).all()
+    assert (counts.flatten(1).sum(1) <= COUNTS.flatten(1).sum(1)).all()  # it claims no more than it has
     assert vectors[2, 1].tolist() == [[9.0, 1.0]]
 
 
@@ -134,6 +135,7 @@ def test_every_attack_on_every_kind_of_upload_ends_and_is_defended(name: str, me
     run.play(None, Progress())
     line = run.history[-1]
     assert set(line["suspected"]) <= set(range(5))
+    assert not any("left_out" in one for one in run.history)  # an attack that the door stops shows nothing
     assert ("backdoor" in line) == (name == "backdoor")
 
 

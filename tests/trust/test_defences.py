@@ -117,6 +117,15 @@ def test_prototypes_of_a_hostile_client_do_not_move_the_mean(name: str, bad: Ten
     assert mean[0].tolist() == pytest.approx([1, 2, 3], abs=0.15)
 
 
+@pytest.mark.parametrize("name", ["prototype-median", "prototype-trimmed-mean"])
+def test_who_sends_more_prototypes_has_no_more_votes(name: str) -> None:
+    vectors, counts = torch.zeros(5, 1, 6, 3), torch.zeros(5, 1, 6)
+    vectors[:4, 0, 0], counts[:4, 0, 0] = HONEST[:4], 5.0
+    vectors[4], counts[4] = 100.0, 1.0
+    found = DEFENCES[name](Upload({}, {"means": Prototypes(vectors, counts)}), Broadcast()).uploads
+    assert found.prototypes["means"].vectors[0, 0, 0].tolist() == pytest.approx([1, 2, 3], abs=0.3)
+
+
 def test_who_was_found_out_is_told_and_loses_everything() -> None:
     vectors = HONEST.view(5, 1, 3).repeat(1, 4, 1)
     vectors[2, :2] *= -1  # half of its classes

@@ -30,7 +30,7 @@ from protofed.models import build
 from protofed.models.layers import step
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes
-from protofed.randomness import generator, step_keys
+from protofed.randomness import noise, step_keys
 from protofed.results.folder import RunFolder
 from protofed.results.progress import Progress
 from protofed.results.result import Result
@@ -234,7 +234,7 @@ def test_a_round_without_anybody_releases_noise_all_the_same(method: str) -> Non
 
 def test_noisy_class_means_have_the_noise_of_their_sensitivity() -> None:
     """√2 · clip · noise on each number of a sum, √2 · noise on each count."""
-    labels, draws = torch.arange(200).repeat(60).unsqueeze(0), generator("a test")
+    labels, draws = torch.arange(200).repeat(60).unsqueeze(0), noise("a test")
     features = torch.zeros(1, labels.shape[1], 8, dtype=torch.float64)
     each = [private_means(features, labels, 200, private(clip=3.0, noise=2.0), draws) for _ in range(10)]
     count = torch.stack([found.counts for found in each])
@@ -253,7 +253,7 @@ def test_no_sample_moves_a_class_by_more_than_the_clip_and_one(seed: int, clip: 
     experiment = private(clip=clip, noise=0.0)
     sums = []
     for number in (9, 8):
-        found = private_means(features[:, :number], labels[:, :number], 3, experiment, draws)
+        found = private_means(features[:, :number], labels[:, :number], 3, experiment, noise("a test"))
         sums.append((found.vectors * found.counts.unsqueeze(-1), found.counts))
     moved, counted = (a - b for a, b in zip(*sums, strict=True))
     assert moved.norm() <= clip * (1 + 1e-9)
@@ -263,21 +263,21 @@ def test_no_sample_moves_a_class_by_more_than_the_clip_and_one(seed: int, clip: 
 def test_a_class_with_a_small_noisy_count_is_not_sent() -> None:
     labels = torch.tensor([[0] * 100 + [1] * 2])
     features = torch.ones(1, 102, 4)
-    noisy = private_means(features, labels, 3, private(clip=1.0, noise=5.0), generator("a test"))
+    noisy = private_means(features, labels, 3, private(clip=1.0, noise=5.0), noise("a test"))
     assert noisy.present.tolist() == [[True, False, False]]
-    exact = private_means(features, labels, 3, private(noise=0.0, min_count=3), generator("a test"))
+    exact = private_means(features, labels, 3, private(noise=0.0, min_count=3), noise("a test"))
     assert exact.counts.flatten().tolist() == [100, 0, 0]
 
 
 def test_gradients_are_clipped_and_noised() -> None:
     draws = torch.Generator().manual_seed(0)
     each = {"a": 5 * torch.randn(6, 3, dtype=torch.float64, generator=draws), "b": torch.zeros(6, 2, 2).double()}
-    found = private_gradient(each, 6, private(clip=2.0, noise=0.0), draws)
+    found = private_gradient(each, 6, private(clip=2.0, noise=0.0), noise("a test"))
     rows = [row * min(1.0, 2.0 / float(row.norm())) for row in each["a"]]
     torch.testing.assert_close(found["a"], torch.stack(rows).sum(0) / 6)
     wide = {"a": torch.zeros(3, 40_000, dtype=torch.float64)}
-    noise = private_gradient(wide, 4, private(clip=2.0, noise=3.0), draws)["a"] * 4
-    assert noise.std() / 6 == pytest.approx(1, abs=4 / math.sqrt(80_000))
+    drawn = private_gradient(wide, 4, private(clip=2.0, noise=3.0), noise("a test"))["a"] * 4
+    assert drawn.std() / 6 == pytest.approx(1, abs=4 / math.sqrt(80_000))
 
 
 @pytest.mark.parametrize("model", ["linear", "cnn"])

@@ -65,7 +65,7 @@ def until_masked(
 ) -> tuple[Server, dict[int, Member]]:
     """A round up to step 3, without those who leave before each of the first three steps."""
     server = Server()
-    members = {number: Member.begin(number, len(rows), 0, None) for number in rows if number not in before_keys}
+    members = {number: Member.begin(number, rows, 0, None) for number in rows if number not in before_keys}
     server.publics = {number: member.keys() for number, member in members.items()}
     members = {number: again(member) for number, member in members.items() if number not in sharing}
     server.sealed = {number: member.share(server.publics) for number, member in members.items()}
@@ -81,7 +81,7 @@ def finish(server: Server, members: Mapping[int, Member], silent: Collection[int
     for number, member in members.items():
         if number not in silent:
             server.told[number] = member.reveal(server.masked.keys())
-    return server.sum(next(iter(members.values())).clients)
+    return server.sum(len(next(iter(members.values())).who))
 
 
 def plain(rows: Iterable[Words]) -> list[int]:
@@ -276,7 +276,7 @@ def test_wrong_shares_are_noticed(gone: tuple[int, ...], victim: int) -> None:
 
 def test_sealed_shares_are_for_one_client_and_of_one_client() -> None:
     server = Server()
-    members = {number: Member.begin(number, 3, 0, None) for number in range(3)}
+    members = {number: Member.begin(number, range(3), 0, None) for number in range(3)}
     server.publics = {number: member.keys() for number, member in members.items()}
     server.sealed = {number: member.share(server.publics) for number, member in members.items()}
     box = server.sealed[1][0]
@@ -305,8 +305,8 @@ def test_a_round_is_summed_over_one_set_of_clients_however_often_it_is_played() 
     members[0].reveal([0, 1, 2])
 
     def replayed(before: Member, number_of_round: int) -> Member:
-        others = {k: Member.begin(k, 4, number_of_round, None) for k in (1, 2, 3)}
-        everyone = {0: Member.begin(0, 4, number_of_round, again(before))} | others
+        others = {k: Member.begin(k, range(4), number_of_round, None) for k in (1, 2, 3)}
+        everyone = {0: Member.begin(0, range(4), number_of_round, again(before))} | others
         publics = {k: member.keys() for k, member in everyone.items()}
         sealed = {k: member.share(publics) for k, member in everyone.items()}
         everyone[0].receive({k: sealed[k][0] for k in others})
@@ -323,7 +323,7 @@ def test_a_round_is_summed_over_one_set_of_clients_however_often_it_is_played() 
 
 
 def test_a_client_does_not_hide_among_too_few() -> None:
-    members = {number: Member.begin(number, 5, 0, None) for number in range(5)}
+    members = {number: Member.begin(number, range(5), 0, None) for number in range(5)}
     publics = {number: member.keys() for number, member in members.items()}
     one = members[0]
     with pytest.raises(RefusedError, match="2 clients are too few"):
@@ -343,7 +343,7 @@ def test_a_client_does_not_hide_among_too_few() -> None:
         with pytest.raises(RefusedError, match=why):
             one.reveal(there)
     assert one.reveal([0, 1, 2]).keys() == {0, 1, 2, 3}
-    alone = Member.begin(0, 1, 0, None)
+    alone = Member.begin(0, range(1), 0, None)
     public = alone.keys()
     with pytest.raises(RefusedError, match="1 clients are too few"):
         alone.share({0: public})
@@ -358,7 +358,7 @@ def test_no_step_is_taken_twice_or_early() -> None:
         members[0].keys()
     with pytest.raises(RefusedError, match="twice"):
         members[0].receive(server.inbox(0))
-    fresh = Member.begin(0, 3, 0, None)
+    fresh = Member.begin(0, range(3), 0, None)
     with pytest.raises(RefusedError, match="early"):
         fresh.mask(row)
     public = fresh.keys()
@@ -368,7 +368,7 @@ def test_no_step_is_taken_twice_or_early() -> None:
 
 
 def test_keys_that_are_none_are_refused() -> None:
-    one = Member.begin(0, 2, 0, None)
+    one = Member.begin(0, range(2), 0, None)
     public = one.keys()
     for bad in (b"", bytes(PUBLIC), bytes(PUBLIC - 1)):
         with pytest.raises(RefusedError, match="public key is none"):
@@ -376,11 +376,11 @@ def test_keys_that_are_none_are_refused() -> None:
 
 
 def test_secrets_are_new_in_every_round_and_not_shown() -> None:
-    members = [Member.begin(0, 3, 0, None) for _ in range(3)]
+    members = [Member.begin(0, range(3), 0, None) for _ in range(3)]
     assert len({secret for one in members for secret in (one.sealing, one.masking, one.seed)}) == 9
     assert "seed" not in repr(members[0])
     members[0].end()
-    assert members[0].encode() == Member(0, 3, 0, step="done", sealing=b"", masking=b"", seed=b"").encode()
+    assert members[0].encode() == Member(0, [0, 1, 2], 0, step="done", sealing=b"", masking=b"", seed=b"").encode()
 
 
 def test_more_than_half_must_stay() -> None:

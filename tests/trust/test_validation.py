@@ -75,6 +75,28 @@ BAD: dict[str, Callable[[], bytes]] = {
 }
 
 
+def test_more_prototypes_of_a_class_than_the_method_has_are_refused() -> None:
+    assert Schema.of(upload(), slots=SLOT).check(tensors_of(upload().encode()))
+    with pytest.raises(RefusedError, match="too many"):
+        Schema.of(upload(), slots=SLOT - 1).check(tensors_of(upload().encode()))
+
+
+def test_what_would_be_large_when_unpacked_is_refused_before_it_is() -> None:
+    classes, size = 200, 512
+    flat = {
+        f"{SET}/vectors": torch.ones(1, size),
+        f"{SET}/index": torch.tensor([[0, 1]], dtype=torch.int32),
+        f"{SET}/shape": torch.tensor([classes, SLOTS, size], dtype=torch.int32),  # 1.7 GB
+    }
+    with pytest.raises(RefusedError, match="too many"):
+        Schema({}, {"means": (torch.float32, classes, size)}).check(flat)
+    model = {"w": torch.ones(1)}
+    needed = 4 * classes * SLOTS * size
+    assert Schema.of_broadcast(flat, model, classes, size, needed).check(flat)
+    with pytest.raises(RefusedError, match="too many"):
+        Schema.of_broadcast(flat, model, classes, size, needed - 1).check(flat)
+
+
 @pytest.mark.parametrize("what", BAD)
 def test_anything_else_is_refused(what: str) -> None:
     with pytest.raises(RefusedError):
@@ -104,7 +126,7 @@ def model() -> dict[str, Tensor]:
 def test_a_broadcast_must_fit_the_model() -> None:
     pool = Prototypes(torch.ones(5, CLASSES, SLOT, SIZE), torch.ones(5, CLASSES, SLOT))
     flat = Upload({"w": torch.zeros(2, 3)}, {"pool": pool}).flat()
-    assert Schema.of_broadcast(flat, model(), CLASSES, SIZE).check(flat).keys() == flat.keys()
+    assert Schema.of_broadcast(flat, model(), CLASSES, SIZE, 10_000).check(flat).keys() == flat.keys()
     for wrong in (
         {"weights/v": torch.ones(1)},
         {"weights/w": torch.ones(3, 2)},
@@ -116,7 +138,7 @@ def test_a_broadcast_must_fit_the_model() -> None:
         {"numbers/x": torch.tensor(torch.nan, dtype=torch.complex64)},
     ):
         with pytest.raises(RefusedError):
-            Schema.of_broadcast(flat | wrong, model(), CLASSES, SIZE).check(flat | wrong)
+            Schema.of_broadcast(flat | wrong, model(), CLASSES, SIZE, 10_000).check(flat | wrong)
 
 
 def test_facts_and_message_survive_the_way_and_others_do_not() -> None:
@@ -127,13 +149,13 @@ def test_facts_and_message_survive_the_way_and_others_do_not() -> None:
     with pytest.raises(RefusedError, match="larger"):
         wire.unpack(content, len(data) - 1)
     array = ArrayRecord({"safetensors": Array("uint8", (0,), "safetensors", b"")})
-    right = '{"protocol": 2}'
+    right = '{"protocol": 3}'
     for text in ("no json", "[]", "{}", '{"protocol": 1}', right + " " * wire.LARGEST_FACTS, "[" * 100_000):
         told = ConfigRecord({"json": text, "digest": wire.digest(text, b"")})
         with pytest.raises(RefusedError):
             wire.unpack(RecordDict({"facts": told, "message": array}), 100)
     told = ConfigRecord({"json": right, "digest": wire.digest(right, b"")})
-    assert wire.unpack(RecordDict({"facts": told, "message": array}), 100) == ({"protocol": 2}, b"")
+    assert wire.unpack(RecordDict({"facts": told, "message": array}), 100) == ({"protocol": 3}, b"")
     for wrong in (
         RecordDict(),
         RecordDict({"facts": ConfigRecord({"json": 5}), "message": array}),

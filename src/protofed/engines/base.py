@@ -16,7 +16,7 @@ from protofed.data.federation import Federation
 from protofed.engines.group import Group, Personal, State, Turns, fit
 from protofed.engines.ranks import ALONE, Ranks
 from protofed.engines.schedule import Losses, Schedule, schedule, steps_in_epoch
-from protofed.errors import DivergedError, UserError
+from protofed.errors import DivergedError, LostError, UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Batch, Clock, Method, Phase, PublicExchange, Trained, Turn
@@ -25,6 +25,7 @@ from protofed.profiling import section
 from protofed.prototypes import Prototypes
 from protofed.randomness import generator, key, step_keys
 from protofed.trust.privacy import enough
+from protofed.trust.validation import refusals
 
 Collected = tuple[Tensor, Tensor] | None
 """Features [n, m, D] and labels [n, m], -1 for padding; None where a method collects none while training."""
@@ -149,6 +150,10 @@ class Engine(ABC):
         """How often prototypes count a sample."""
         return self._epochs() if self.method.collect == "all-epochs" else 1
 
+    def declared(self, who: Sequence[int]) -> list[int]:
+        """The most samples that prototypes of these clients may count: what they have said that they train on."""
+        return [self.counted * len(self.federation.members[member].train) for member in who]
+
     def trial(self, group: Group, rows: Sequence[int], steps: int) -> float:
         """Seconds that the first steps of some clients take, for each of them and each step; nothing is kept."""
         members = [group.members[row] for row in rows]
@@ -268,7 +273,11 @@ class Engine(ABC):
                 for (group, rows, _), made in zip(played, outputs, strict=True)
             ]
             uploads = self._uploads(self.ranks.gather(shares, self.device))
-            answer = method.public_aggregate(uploads)
+            refused = refusals(uploads, Broadcast(), None)  # the runner says who: its upload will be refused too
+            kept = torch.tensor([row for row in range(len(clock.who)) if row not in refused], dtype=torch.int64)
+            if not len(kept):
+                raise LostError(f"what clients make of public images in round {clock.round + 1} was refused, of all")
+            answer = method.public_aggregate(uploads.reorder(kept) if refused else uploads)
             up, down = self.exchanged
             sizes = [uploads.client(row).size() for row in range(len(clock.who))]
             self.exchanged = (up + sum(sizes), down + answer.size() * len(sizes))

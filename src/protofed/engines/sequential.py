@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
@@ -18,7 +19,7 @@ from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Batch, Clock, PublicExchange, Trained, Turn
 from protofed.models.layers import step
 from protofed.prototypes import Prototypes
-from protofed.randomness import generator, step_keys
+from protofed.randomness import generator, noise, step_keys
 from protofed.trust.privacy import is_frozen, private_gradient, private_means, sampling_rate, trains_privately
 
 EVAL_BATCH = 1000
@@ -76,7 +77,7 @@ class Sequential(Engine):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Phase by phase, batch by batch: the loss of each step, and the features and labels for prototypes."""
         model = self.net(group)
-        draws = generator(self.experiment.seed, "privacy", group.members[row], "steps", turn.clock.round)
+        draws = noise(self.experiment.seed, "privacy", group.members[row], "steps", turn.clock.round)
         keys = step_keys(key, int(batches.steps))
         collecting = self.collecting(batches)[0].tolist()
         losses, features, labels = [], [], []
@@ -107,7 +108,7 @@ class Sequential(Engine):
         return torch.stack(losses), torch.cat(features or [empty]), torch.cat(labels or [empty])
 
     def _private_step(
-        self, group: Group, row: int, batch: Batch, key: Tensor, turn: Turn, draws: torch.Generator
+        self, group: Group, row: int, batch: Batch, key: Tensor, turn: Turn, draws: np.random.Generator
     ) -> Tensor:
         """DP-SGD: every trained parameter gets its noisy gradient; what the batch lost on average, 0 if it is empty."""
         parameters = dict(group.module.named_parameters())
@@ -188,7 +189,7 @@ class Sequential(Engine):
         when = () if is_frozen(self.experiment, self.method, self.groups) else (clock.round,)
         found = []
         for place, row in enumerate(rows):
-            draws = generator(self.experiment.seed, "privacy", group.members[row], "means", *when)
+            draws = noise(self.experiment.seed, "privacy", group.members[row], "means", *when)
             seen = _only(trained.features, trained.labels, place)
             found.append(private_means(*seen, trained.classes, self.experiment, draws))
         vectors, counts = (torch.cat(part) for part in zip(*found, strict=True))

@@ -142,15 +142,21 @@ class Collusion(Attack):
     about: ClassVar[str] = f"all attackers send, as prototypes of class {FROM}, the mean of theirs of class {TO}"
 
     def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: Memory) -> Upload:  # noqa: ARG002
-        """If none of the group holds the target, nothing happens."""
+        """Each gives it the count of its largest class, which it does not send: it claims no more than it has.
+
+        If none of the group holds the target, nothing happens.
+        """
         sets = {}
         for name, (vectors, counts) in uploads.prototypes.items():
             filled = counts[:, TO] > 0
             found, number = vectors.clone(), counts.clone()
             if bool(filled.any()):
-                found[:, FROM], number[:, FROM] = 0, 0
-                found[:, FROM, 0] = vectors[:, TO][filled].mean(0)
-                number[:, FROM, 0] = counts.sum(2).amax(1).clamp(min=1)
+                most, largest = counts.sum(2).max(1)
+                rows = torch.arange(len(counts), device=counts.device)
+                for place in (largest, FROM):
+                    found[rows, place], number[rows, place] = 0, 0
+                found[:, FROM, 0], number[:, FROM, 0] = vectors[:, TO][filled].mean(0), most
+                found[most == 0] = 0
             sets[name] = Prototypes(found, number)
         return Upload(uploads.weights, sets, uploads.numbers)
 

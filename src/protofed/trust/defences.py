@@ -117,17 +117,18 @@ def of_weights(rule: Callable[[Tensor], Tensor]) -> Defence:
 
 
 def of_prototypes(rule: Callable[[Tensor], Tensor]) -> Defence:
-    """A rule for the prototypes of a class, [n, D] → [D], as a defence: all of the class's become that one."""
+    """A rule for the prototypes of a class, [n, D] → [D], as a defence: all of the class's become that one.
+
+    A client's mean of the class is its vote: who sends more prototypes has no more of it.
+    """
 
     def defence(uploads: Upload, sent: Broadcast) -> Defended:  # noqa: ARG001
         sets = {}
-        for name, (vectors, counts) in uploads.prototypes.items():
-            found = vectors.clone()
-            for label in range(counts.shape[1]):
-                filled = counts[:, label] > 0
-                if bool(filled.any()):
-                    found[:, label][filled] = rule(vectors[:, label][filled])
-            sets[name] = Prototypes(found, counts)
+        for name, held in uploads.prototypes.items():
+            votes, found = held.class_mean(), held.vectors.clone()
+            for label in held.present.any(0).nonzero().squeeze(1).tolist():
+                found[:, label][held.counts[:, label] > 0] = rule(votes[held.present[:, label], label])
+            sets[name] = Prototypes(found, held.counts)
         return Defended(Upload(uploads.weights, sets, uploads.numbers))
 
     return defence

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,9 +25,10 @@ from protofed.methods.base import Batch, Clock, Method, PublicExchange, Trained,
 from protofed.models.layers import BatchNorm, Dropout, step
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes, class_means
-from protofed.randomness import generator
+from protofed.randomness import generator, noise
 from protofed.trust.accounting import Release, epsilon
 from protofed.trust.sums import summed
+from protofed.trust.validation import made_up
 
 if TYPE_CHECKING:
     from protofed.encoder import Encoder
@@ -50,9 +52,9 @@ def enough(upload: Upload, least: int) -> Upload:
     return Upload(upload.weights, sets, upload.numbers)
 
 
-def gaussian(like: Tensor, deviation: float, draws: torch.Generator) -> Tensor:
+def gaussian(like: Tensor, deviation: float, draws: np.random.Generator) -> Tensor:
     """Noise in the form of a tensor; drawn on the host, so that every device gets the same."""
-    return deviation * torch.randn(like.shape, dtype=like.dtype, generator=draws).to(like.device)
+    return deviation * torch.from_numpy(draws.standard_normal(tuple(like.shape))).to(like)
 
 
 def factors(norms: Tensor, clip: float | None) -> Tensor:
@@ -84,7 +86,7 @@ def private_sum(uploads: Upload, sent: Broadcast, expected: float, experiment: E
     Weights are w + (Σ_k s_k (w_k − w) + noise) / expected, where s_k ≤ 1 clips client k; prototypes are noisy sums over
     the noisy number of holders. All clients weigh the same. Without clip and noise it is the plain mean to the bit.
     """
-    clip, draws = experiment.clip, generator(experiment.seed, "privacy", round)
+    clip, draws = experiment.clip, noise(experiment.seed, "privacy", round)
     norms = lengths(uploads, sent, clip)
     finite = norms.isfinite().nonzero().squeeze(1)  # what is not finite would be clipped to what is none either
     uploads, scale = uploads.reorder(finite), factors(norms[finite], clip)
@@ -112,7 +114,7 @@ def private_sum(uploads: Upload, sent: Broadcast, expected: float, experiment: E
 
 
 def private_means(
-    features: Tensor, labels: Tensor, classes: int, experiment: Experiment, draws: torch.Generator
+    features: Tensor, labels: Tensor, classes: int, experiment: Experiment, draws: np.random.Generator
 ) -> Prototypes:
     """Class means [1, C, 1, D] of one client's features [1, n, D], each clipped: noisy sums over noisy counts.
 
@@ -132,7 +134,7 @@ def private_means(
 
 
 def private_gradient(
-    each: Mapping[str, Tensor], size: float, experiment: Experiment, draws: torch.Generator
+    each: Mapping[str, Tensor], size: float, experiment: Experiment, draws: np.random.Generator
 ) -> dict[str, Tensor]:
     """(Σ_i clipped g_i + noise) / size from the gradients of single samples, [B, ...]."""
     squares = [gradient.flatten(1).double().square().sum(1) for gradient in each.values()]
@@ -230,6 +232,9 @@ class ExampleLevel(Privacy):
         self.frozen = is_frozen(experiment, engine.method, engine.groups)
         if engine.name != "sequential":
             raise UserError("--engine", engine.name, "--privacy example needs the sequential engine")
+        if len(set(names := experiment.dataset.split("+"))) < len(names):
+            why = "--privacy example is accounted for samples that one client holds, and here several hold the same"
+            raise UserError("--dataset", experiment.dataset, why)
         if experiment.drift != "none":
             raise UserError("--drift", experiment.drift, "--privacy example is accounted for one set of data")
         self.means = False  # whether clients send some
@@ -263,20 +268,13 @@ class ExampleLevel(Privacy):
         method, classes = self.engine.method, len(self.engine.federation.classes)
         if isinstance(method, PublicExchange):
             raise self._refusal("its clients also exchange what they make of public images")
-        labels = torch.arange(classes).repeat(16).expand(2, -1)
-        draws = generator("privacy", "made up")
-        features = 0.01 * torch.randn(*labels.shape, group.feature_size, dtype=group.dtype, generator=draws)
-        features[:, : 8 * classes] += 1  # two heaps a class, which a clustering would find
-        features[:, 8 * classes :] -= 1
-        state = {name: torch.stack([value, value]).cpu() for name, value in group.own.initial.items()}
-        numbers = torch.tensor([labels.shape[1]] * 2)
-        trained = Trained(state, numbers, features, labels, classes, torch.tensor([1, 2]), torch.ones(2))
+        trained = made_up(group, classes)
         upload = method.upload(trained)
         if not (upload.weights or upload.prototypes):
             raise self._refusal("nothing leaves its clients")
         if more := sorted(upload.numbers.keys() - {"samples"}):
             raise self._refusal(f"its clients also send: {', '.join(more)}")
-        means = class_means(features, labels, classes)
+        means = class_means(trained.features, trained.labels, classes)
         for found in upload.prototypes.values():
             if found.counts.shape != means.counts.shape or not torch.allclose(found.vectors, means.vectors):
                 raise self._refusal("its prototypes are not class means, and only of those is known what a sample does")

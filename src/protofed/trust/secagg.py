@@ -147,6 +147,16 @@ def _public(secret: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
+def usable(public: bytes) -> bool:
+    """Whether two public keys lead to secrets that not everybody knows."""
+    try:
+        for begin in (0, SECRET):
+            _common(os.urandom(SECRET), public[begin : begin + SECRET], "trying it")
+    except RefusedError:
+        return False
+    return True
+
+
 def _derived(secret: bytes, purpose: str) -> bytes:
     return HKDF(SHA256(), SECRET, None, f"protofed secure aggregation, {purpose}".encode()).derive(secret)
 
@@ -185,7 +195,7 @@ class Member:
     """A client's side of a round. Every step is taken once, in order; what is not needed any longer is forgotten."""
 
     number: int
-    clients: int  # that were to take part in the round
+    who: list[int]  # was to take part in the round
     round: int
     summed: dict[int, list[int]] = field(default_factory=dict)  # by round: the only clients whose sum may be known
     step: str = "new"
@@ -196,9 +206,12 @@ class Member:
     held: dict[int, bytes] = field(default_factory=dict, repr=False)  # by client: its shares of b and of s
 
     @classmethod
-    def begin(cls, number: int, clients: int, number_of_round: int, before: Member | None) -> Member:
-        """With new secrets, whatever became of those before."""
-        return cls(number, clients, number_of_round, {} if before is None else before.summed)
+    def begin(cls, number: int, who: Collection[int], number_of_round: int, before: Member | None) -> Member:
+        """With new secrets, whatever became of those before; not for a round that is too old to be remembered."""
+        summed = {} if before is None else before.summed
+        if summed and number_of_round <= max(summed) - REMEMBERED:
+            raise RefusedError(f"round {number_of_round + 1} is long over")
+        return cls(number, sorted(set(who)), number_of_round, summed)
 
     def keys(self) -> bytes:
         """Step 1: public keys for sealing and for masks, and a digest of b, by which wrong shares are noticed."""
@@ -210,10 +223,12 @@ class Member:
         self._check(publics)
         if any(len(public) != PUBLIC for public in publics.values()):
             raise RefusedError("a public key is none")
+        if not publics.keys() <= set(self.who):  # the threshold is of those who were to take part
+            raise RefusedError("there are keys of clients that were not to take part")
         if publics[self.number][:SECRET] != _public(self.sealing):
             raise RefusedError("its own keys are others")
         self._take("keys", "shared")
-        self.publics, least = dict(publics), threshold(self.clients)
+        self.publics, least = dict(publics), threshold(len(self.who))
         of_seed, of_masking = (split(secret, publics, least) for secret in (self.seed, self.masking))
         shares = {member: of_seed[member] + of_masking[member] for member in publics}
         self.held = {self.number: shares.pop(self.number)}
@@ -280,7 +295,7 @@ class Member:
         """This client is among them, and they are enough to hide it in their sum."""
         if self.number not in there:
             raise RefusedError("it is asked about others only")
-        if len(there) < threshold(self.clients):
+        if len(there) < threshold(len(self.who)):
             raise RefusedError(f"{len(there)} clients are too few to hide among")
 
     def _seal(self, other: int, both: bytes) -> bytes:

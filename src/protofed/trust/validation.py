@@ -5,20 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from protofed.messages import STORED, Broadcast, Message, Upload, tensors_in
+from protofed.methods.base import Trained
+from protofed.randomness import generator
+
+if TYPE_CHECKING:
+    from protofed.engines.group import Group
 
 SLOTS = 4096
 """Prototypes of a class that a message may hold: more than any clustering of a client's data gives."""
 
-
 POOL = 65_536
 """The same of what a server sends: those of all clients together."""
 
+UNPACKED = 2**26
+"""Bytes that a set of prototypes may take when it is unpacked: a round has as much room for each of its clients."""
+
+HEAP = 8
+"""Samples in each of the two heaps of a made-up client's class."""
 
 FAR = 100.0
 """Times the median of a round: no honest update is so long, and one that is would outweigh all others."""
@@ -35,20 +45,26 @@ class Schema:
     tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]  # weights and numbers, by their names on the wire
     sets: Mapping[str, tuple[torch.dtype, int, int]]  # of prototypes: type, classes, feature size
     pooled: bool = False  # prototypes may be those of several clients
+    slots: int = SLOTS  # prototypes of a class
+    unpacked: int = UNPACKED  # bytes of a set of prototypes, with its empty places
 
     @classmethod
-    def of(cls, example: Message) -> Schema:
-        """The form of one client's message."""
+    def of(cls, example: Message, slots: int = SLOTS) -> Schema:
+        """The form of one client's message, with at most so many prototypes of a class."""
         parts = [("weights", example.weights), ("numbers", example.numbers)]
         tensors = {f"{part}/{n}": (t.dtype, tuple(t.shape)) for part, some in parts for n, t in some.items()}
         found = example.prototypes.items()
-        return cls(tensors, {name: (p.vectors.dtype, p.vectors.shape[-3], p.vectors.shape[-1]) for name, p in found})
+        sets = {name: (p.vectors.dtype, p.vectors.shape[-3], p.vectors.shape[-1]) for name, p in found}
+        return cls(tensors, sets, slots=slots)
 
     @classmethod
     def of_broadcast(
-        cls, flat: Mapping[str, Tensor], model: Mapping[str, Tensor], classes: int, feature_size: int
+        cls, flat: Mapping[str, Tensor], model: Mapping[str, Tensor], classes: int, feature_size: int, largest: int
     ) -> Schema:
-        """The form that what a server sends must have to fit a client's model; what it sends is its choice."""
+        """The form that what a server sends must have to fit a client's model; what it sends is its choice.
+
+        No set of prototypes may take more than `largest` bytes.
+        """
         tensors = {}
         for path, tensor in flat.items():
             part, _, name = path.partition("/")
@@ -60,7 +76,8 @@ class Schema:
                 raise RefusedError(f"the model has no {path}")
         dtype = next(tensor.dtype for tensor in model.values() if tensor.is_floating_point())
         names = {path.removeprefix("prototypes/").rpartition("/")[0] for path in flat if path.startswith("prototypes/")}
-        return cls(tensors, dict.fromkeys(names, (dtype, classes, feature_size)), pooled=True)
+        sets = dict.fromkeys(names, (dtype, classes, feature_size))
+        return cls(tensors, sets, pooled=True, slots=POOL, unpacked=largest)
 
     def check(self, flat: dict[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of a message, if it has this form and every number in it is finite."""
@@ -88,7 +105,7 @@ class Schema:
         right = len(found) == 3 or (self.pooled and len(found) > 3)
         if not right or (found[-3], found[-1]) != (classes, size) or min(found) < 1:
             raise RefusedError(f"the prototypes {name} are of the shape {found}")
-        if math.prod(found[:-3]) * found[-2] > (POOL if self.pooled else SLOTS):
+        if math.prod(found[:-3]) * found[-2] > self.slots or math.prod(found) * dtype.itemsize > self.unpacked:
             raise RefusedError(f"there are too many prototypes {name}")
         slots, counts = index[:, 0], index[:, 1]
         if len(slots) and not (int(slots.min()) >= 0 and int(slots.max()) < math.prod(found[:-1])):
@@ -97,32 +114,44 @@ class Schema:
             raise RefusedError(f"the prototypes {name} repeat a place or count nothing")
 
 
-def refusals(uploads: Upload, sent: Broadcast, declared: Sequence[int] | None) -> dict[int, str]:
+def made_up(group: Group, classes: int) -> Trained:
+    """Two clients with two heaps of features in each class, which a clustering would find."""
+    labels = torch.arange(classes).repeat(2 * HEAP).expand(2, -1)
+    draws = generator("made up")
+    features = 0.01 * torch.randn(*labels.shape, group.feature_size, dtype=group.dtype, generator=draws)
+    features[:, : HEAP * classes] += 1
+    features[:, HEAP * classes :] -= 1
+    state = {name: torch.stack([value, value]).cpu() for name, value in group.own.initial.items()}
+    numbers = torch.tensor([labels.shape[1]] * 2)
+    return Trained(state, numbers, features, labels, classes, torch.tensor([1, 2]), torch.ones(2))
+
+
+def refusals(uploads: Upload, sent: Broadcast, declared: Sequence[int] | None, alone: bool = False) -> dict[int, str]:
     """Why uploads of a round, by their place in it, are not to be believed: the same for every engine.
 
-    A number that is not finite, counts that the client's declared number of training samples does not allow, and
-    updates or prototypes FAR times as long as the median of the round.
+    A number that is not finite, counts that the client's declared number of training samples does not allow, and,
+    unless each is judged `alone`, updates or prototypes FAR times as long as the median of the round.
     """
     sets = uploads.prototypes.items()
     tensors = [*uploads.weights.values(), *uploads.numbers.values(), *(part for _, found in sets for part in found)]
-    if not tensors:
+    if not tensors or not len(tensors[0]):
         return {}
     checks = {"it holds a number that is not finite": _any([~tensor.isfinite() for tensor in tensors])}
     counts = [found.counts.flatten(1) for _, found in sets]
-    if counts:
-        checks["it counts less than nothing"] = _any([some < 0 for some in counts])
-    if declared is not None:
+    samples = [uploads.numbers["samples"]] if "samples" in uploads.numbers else []
+    if counts or samples:
+        less = [*(some < 0 for some in counts), *(some < 1 for some in samples)]
+        checks["it counts less than nothing"] = _any(less)
+    if declared is not None and (counts or samples):
         most = torch.tensor(declared, device=tensors[0].device)
-        totals = [some.sum(1) for some in counts]
-        totals += [uploads.numbers["samples"]] if "samples" in uploads.numbers else []
-        if totals:
-            checks["it counts more samples than it declared"] = _any([total > most for total in totals])
+        totals = [*(some.sum(1) for some in counts), *samples]
+        checks["it counts more samples than it declared"] = _any([total > most for total in totals])
     changes = [change.flatten(1).norm(dim=1) for change in uploads.changes(sent).values()]
-    if changes:
+    if changes and not alone:
         checks["its update is far longer than the others'"] = _far(torch.stack(changes).norm(dim=0))
     lengths = [found.vectors.norm(dim=-1).flatten(1).amax(1) for _, found in sets]
-    for some in lengths:
-        checks["its prototypes are far longer than the others'"] = _far(some)
+    if lengths and not alone:
+        checks["its prototypes are far longer than the others'"] = _any([_far(some) for some in lengths])
     failed = torch.stack(list(checks.values()), 1).tolist()
     return {
         row: next(reason for reason, bad in zip(checks, found, strict=True) if bad)

@@ -104,12 +104,13 @@ class Handler(Protocol):
 
 
 def hello(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:  # noqa: ARG001
-    """Who this is, and what its images and classes look like."""
+    """Who this is, how many samples it trains on, and what its images and classes look like."""
     experiment = Experiment.from_mapping(facts["experiment"])
     owner.check(experiment, len(data))
     here = federation_here(experiment, owner)
-    shape = list(here.clients[0].train.images.shape[1:])
-    return pack({"id": owner.id, "shape": shape, "classes": here.classes, "domains": here.domains})
+    train = here.clients[0].train
+    named = {"classes": here.classes, "domains": here.domains}
+    return pack({"id": owner.id, "samples": len(train), "shape": list(train.images.shape[1:]), **named})
 
 
 def train(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
@@ -140,7 +141,7 @@ def keys(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) ->
     """Secure aggregation, step 1: new keys."""
     _, clock = _asked(facts, data, owner)
     before = Member.decode(memory.secrets()) if memory.secrets() else None
-    member = Member.begin(owner.id, len(set(clock.who)), clock.round, before)
+    member = Member.begin(owner.id, clock.who, clock.round, before)
     answer = pack({"id": owner.id, "public": member.keys().hex()})
     memory.keep_secrets(member.encode())
     return answer
@@ -163,7 +164,7 @@ def masked(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) 
     memory.keep_secrets(member.encode())  # now, so that the masks serve one turn, whatever is asked while it trains
     uploads, (loss,) = run.engine.round([owner.id], received, clock)
     owner.check_upload(uploads.client(0))
-    row = member.mask(integers(added(uploads, loss, summed(run.method, "--secure")), member.clients))
+    row = member.mask(integers(added(uploads, loss, summed(run.method, "--secure")), len(member.who)))
     answer = pack({"id": owner.id}, Upload(numbers={"masked": torch.from_numpy(row.view(np.int64))}))
     owner.check_size(size(answer))
     memory.keep_secrets(member.encode())
@@ -206,7 +207,8 @@ def _arrive(
     run = Run(replace(experiment, secure=False, **machine), federation=here)
     (group,) = run.engine.groups
     recall(memory, group, clock.round + after)
-    schema = Schema.of_broadcast(flat := tensors_of(data), group.own.initial, len(here.classes), group.feature_size)
+    flat, largest = tensors_of(data), int(owner.megabytes * 1e6)
+    schema = Schema.of_broadcast(flat, group.own.initial, len(here.classes), group.feature_size, largest)
     return run, Broadcast.from_flat(schema.check(flat)), clock
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import logging
 import math
 import re
 import secrets
+import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,21 +51,31 @@ from protofed.trust.secagg import (
     numbers,
     threshold,
     unmask,
+    usable,
 )
 from protofed.trust.sums import summed, upload_of
-from protofed.trust.validation import RefusedError, Schema, refusals, tensors_of
+from protofed.trust.validation import SLOTS, RefusedError, Schema, made_up, refusals, tensors_of
 
 T = TypeVar("T")
 
 LOG = logging.getLogger("flwr")
 LARGEST = 2 * 10**9
 """Bytes of an answer."""
-LARGEST_IMAGES = 2**28
-"""Bytes of an image of each class: the server makes some of the size that a client names."""
+LARGEST_IMAGE, LARGEST_IMAGES = 2**24, 2**28
+"""Bytes of a client's image, and of all clients': the server makes some of the size that clients name."""
+MOST_CLASSES = 10_000
+"""That clients may name together."""
+MOST_SAMPLES = 10**9
+"""That a client may say it trains on."""
+WORST = 1e12
+"""A loss that is no usable number."""
 TRIES = 3
 """How often a round is played until it counts."""
 PAUSE = 1.0
 """Seconds between two looks for clients."""
+PARTS = (("own", "global"), ("own", "all", "domain", "val"), ("head", "nearest", "nearest-own"))
+SCORES = {"/".join(parts) for parts in itertools.product(*PARTS)}
+"""Names of accuracies that clients may tell."""
 WHOLE = re.compile("[0-9]{1,20}")
 """Numbers of clients and of nodes, which have 64 bits."""
 
@@ -107,16 +119,21 @@ def read_label(path: Path, clients: int) -> Label:
     require(str(path), said, Label)
     label: Label = said
     usable = all(len(shape) == 3 and min(shape) >= 1 for shape in label["shapes"]) and label["classes"]
-    largest = max((math.prod(shape) for shape in label["shapes"]), default=0) * len(label["classes"])
-    if not usable or len(label["shapes"]) != clients or largest > LARGEST_IMAGES:
+    if not usable or len(label["shapes"]) != clients or too_much(label):
         raise UserError(str(path), label["shapes"], f"it must give the shape of the images of {clients} clients")
     return label
+
+
+def too_much(label: Label) -> bool:
+    """Whether what stands in for the clients would take too much memory."""
+    return sum(map(math.prod, label["shapes"])) > LARGEST_IMAGES or len(label["classes"]) > MOST_CLASSES
 
 
 class Known(NamedTuple):
     """A client that has said who it is."""
 
     node: int
+    samples: int  # that it says it trains on
     shape: tuple[int, int, int]
     classes: tuple[str, ...]
     domains: tuple[str, ...]
@@ -168,18 +185,20 @@ class Clients:
 
     def _read_hello(self, node: int, content: RecordDict) -> tuple[tuple[int, Known], int]:
         facts, _ = unpack(content, LARGEST)
-        number, shape = facts.get("id"), facts.get("shape")
+        number, samples, shape = facts.get("id"), facts.get("samples"), facts.get("shape")
         names = [facts.get("classes"), facts.get("domains")]
         if not (isinstance(number, int) and isinstance(shape, list) and len(shape) == 3):
             raise RefusedError("it does not say who it is")
-        if not all(isinstance(size, int) and 1 <= size <= 10_000 for size in shape):
+        if not (isinstance(samples, int) and 1 <= samples <= MOST_SAMPLES):
+            raise RefusedError("it does not say how many samples it trains on")
+        if not all(isinstance(size, int) and size >= 1 for size in shape) or math.prod(shape) > LARGEST_IMAGE:
             raise RefusedError("its images have no usable shape")
         if not all(isinstance(some, list) and some and all(isinstance(n, str) for n in some) for some in names):
             raise RefusedError("it does not name its classes")
         classes, domains = (tuple(some) for some in names)  # type: ignore[arg-type]  # lists of names, as was checked
-        if len(classes) * math.prod(shape) > LARGEST_IMAGES:
-            raise RefusedError("its images and classes are too many to stand in for")
-        return (number, Known(node, (shape[0], shape[1], shape[2]), classes, domains)), size(content)
+        if len(classes) > MOST_CLASSES:
+            raise RefusedError("its classes are too many")
+        return (number, Known(node, samples, (shape[0], shape[1], shape[2]), classes, domains)), size(content)
 
     def _bind(self, node: int, number: int, client: Known) -> None:
         why = None
@@ -193,7 +212,7 @@ class Clients:
             why = f"client {number} has classes that the run began without"
         if why is None:
             self.known[number] = client
-            LOG.info("client %d is node %d", number, node)
+            LOG.info("client %d is node %d and trains on %d samples", number, node, client.samples)
         else:
             self.refused[node] = why
             LOG.warning("node %d is refused: %s", node, why)
@@ -205,9 +224,11 @@ class Remote(Sequential):
     name: ClassVar[str] = "flower"
     holds_data: ClassVar[bool] = False
 
-    def __init__(self, here: Engine, clients: Clients, schema: Schema) -> None:
+    def __init__(self, here: Engine, clients: Clients, schema: Schema, scores: Collection[str]) -> None:
+        """`scores` names the accuracies that every client has to tell."""
         super().__init__(here.experiment, here.method, here.federation, here.groups, here.device)
         self.clients, self.schema, self.settings = clients, schema, clients.settings
+        self.scores = set(scores)
         self.clock = Clock(0, self.experiment.rounds)
 
     def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Upload, list[float]]:
@@ -240,6 +261,10 @@ class Remote(Sequential):
         self.exchanged = up - sum(uploads.sizes()), down - sent
         return uploads, losses
 
+    def declared(self, who: Sequence[int]) -> list[int]:
+        """By what they said when they came."""
+        return [self.counted * self.clients.known[member].samples for member in who]
+
     def _needed(self, who: Sequence[int]) -> int:
         """How many of a round's clients must answer."""
         return min(self.settings.minimum, len(who))
@@ -262,8 +287,18 @@ class Remote(Sequential):
         found: list[Evaluation] = [answers.given[member] for member in tested]
         names = [name for name in found[0].per_client if all(name in one.per_client for one in found)]
         per_client = {name: [one.per_client[name][0] for one in found] for name in names}
+        told: dict[str, dict[str, list[float]]] = {}
+        for one in found:
+            for name, domains in one.per_domain.items():
+                for domain, value in domains.items():
+                    told.setdefault(name, {}).setdefault(domain, []).append(value)
+        per_domain = {
+            name: {domain: statistics.median(values) for domain, values in domains.items()}
+            for name, domains in told.items()
+        }
+        diagnostic = [name for name in found[0].diagnostic if name in per_client]
         everyone = len(tested) == self.federation.total
-        return dataclasses.replace(found[0], per_client=per_client, tested=None if everyone else tested)
+        return Evaluation(per_client, per_domain, diagnostic=diagnostic, tested=None if everyone else tested)
 
     def _ask(
         self,
@@ -306,8 +341,8 @@ class Remote(Sequential):
         loss = facts.get("loss")
         if facts.get("id") != member:
             raise RefusedError("it says that it is another client")
-        if not (isinstance(loss, float) and math.isfinite(loss)):
-            raise RefusedError("its loss is not a number")
+        if not (isinstance(loss, float) and abs(loss) < WORST):
+            raise RefusedError("its loss is no usable number")
         return Turn(Upload.from_flat(self.schema.check(tensors_of(data))), loss), size(content)
 
     def _read_scores(self, member: int, content: RecordDict) -> tuple[Evaluation, int]:
@@ -322,6 +357,8 @@ class Remote(Sequential):
             right = all(isinstance(value, float) and 0 <= value <= 100 for value in values)
             right &= all(len(some) == 1 for some in found.per_client.values()) and bool(values)
             right &= all(found.per_domain.values())
+            right &= self.scores <= found.per_client.keys() <= SCORES and found.per_domain.keys() <= SCORES
+            right &= all(domains.keys() <= set(self.federation.domains) for domains in found.per_domain.values())
             right &= set(found.diagnostic) <= found.per_client.keys() and (found.interval, found.tested) == ({}, None)
         except (KeyError, TypeError, AttributeError):
             right = False
@@ -333,9 +370,13 @@ class Remote(Sequential):
 class Secure(Remote):
     """One that learns the sum of a round's uploads, and no client's own: four exchanges (trust/secagg.py)."""
 
-    def __init__(self, here: Engine, clients: Clients, layout: Layout) -> None:
-        super().__init__(here, clients, Schema({"numbers/masked": (torch.int64, (length(layout),))}, {}))
+    def __init__(self, here: Engine, clients: Clients, layout: Layout, scores: Collection[str]) -> None:
+        super().__init__(here, clients, Schema({"numbers/masked": (torch.int64, (length(layout),))}, {}), scores)
         self.layout = layout
+
+    def declared(self, who: Sequence[int]) -> list[int]:
+        """Of the sum, which is all that there is."""
+        return [sum(super().declared(who))]
 
     def _needed(self, who: Sequence[int]) -> int:
         return max(super()._needed(who), threshold(len(who)))
@@ -369,7 +410,7 @@ class Secure(Remote):
         held = {member: publics[member] for member in sealed}
         total = numbers(unmask(masked, held, shares.given, threshold(len(self.clock.who))), self.layout)
         upload = upload_of(total, len(masked))
-        for why in refusals(upload, broadcast, None).values():
+        for why in refusals(upload, broadcast, self.declared(list(masked))).values():
             raise UnmaskError(f"the sum is of no use: {why}")
         turn = Turn(upload, float(total["loss"]) / len(masked))
         return Answers(dict.fromkeys(masked, turn), left_out, 0)
@@ -378,8 +419,10 @@ class Secure(Remote):
         return uploads[0]
 
     def _read_keys(self, member: int, content: RecordDict) -> tuple[bytes, int]:
-        facts = self._facts(member, content)
-        return read_book({member: facts.get("public")}, PUBLIC)[member], size(content)
+        public = read_book({member: self._facts(member, content).get("public")}, PUBLIC)[member]
+        if not usable(public):  # or those who try it would be left out, and not who sent it
+            raise RefusedError("its keys are none")
+        return public, size(content)
 
     def _read_book(
         self, name: str, each: int, whom: Callable[[int], Collection[int]], member: int, content: RecordDict
@@ -415,6 +458,11 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
     if len(there) < settings.minimum:
         raise LostError(f"{len(there)} of at least {settings.minimum} clients came within {settings.wait:g} s")
     said = old or _label(clients)
+    if too_much(said):
+        named = {number: (len(client.classes), list(client.shape)) for number, client in sorted(clients.known.items())}
+        raise UserError(
+            "classes and images", named, "together they are too many: leave out who names what it should not"
+        )
     clients.classes = said["classes"]
     run = _prepared(experiment, clients, said)
     if old:
@@ -455,27 +503,29 @@ def _label(clients: Clients) -> Label:
 
 def _prepared(experiment: Experiment, clients: Clients, said: Label) -> Run:
     """A run whose clients stand for those that are elsewhere."""
-    stand_ins = [_noise(shape, len(said["classes"])) for shape in said["shapes"]]
+    stand_ins = [_noise(shape) for shape in said["shapes"]]
     local = dataclasses.replace(experiment, engine="sequential", width=None, device="cpu", secure=False)
     federation = Federation(tuple(stand_ins), tuple(said["classes"]), tuple(said["domains"]))
     example = Run(local, federation=federation)
     upload, _ = example.engine.round([0], example.broadcast, Clock(0, experiment.rounds, (0,), 1, experiment.seed))
+    scores = example.evaluator(example.broadcast).per_client
     run = Run(local, federation=federation)
     if experiment.secure:
         layout = layout_of(added(upload, 0.0, summed(run.method, "--secure")))
-        remote: Remote = Secure(run.engine, clients, layout)
+        remote: Remote = Secure(run.engine, clients, layout, scores)
     else:
-        remote = Remote(run.engine, clients, Schema.of(upload.client(0)))
+        sent = run.method.upload(made_up(run.engine.groups[0], classes=1))
+        means = all(found.vectors.shape[-2] == 1 for found in sent.prototypes.values())
+        remote = Remote(run.engine, clients, Schema.of(upload.client(0), slots=1 if means else SLOTS), scores)
     run.engine, run.evaluator = remote, remote.evaluate
     run.experiment = experiment
     return run
 
 
-def _noise(shape: Sequence[int], classes: int) -> Client:
-    """A client with two meaningless images of each class."""
-    draws = generator(0, "stand-in")
-    images = torch.randint(0, 256, (2 * classes, *shape), dtype=torch.uint8, generator=draws)
-    samples = Samples.of(images, torch.arange(classes).repeat(2))
+def _noise(shape: Sequence[int]) -> Client:
+    """A client with two meaningless images."""
+    images = torch.randint(0, 256, (2, *shape), dtype=torch.uint8, generator=generator(0, "stand-in"))
+    samples = Samples.of(images, torch.zeros(2, dtype=torch.int64))
     return Client.of(samples, samples)
 
 

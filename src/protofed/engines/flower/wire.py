@@ -12,12 +12,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from protofed.messages import Message
 from protofed.trust.validation import RefusedError
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Of the form of messages; both sides must have the same."""
 LARGEST_FACTS = 1_000_000
 """Bytes."""
 DIGEST = 32
 """Bytes."""
+MOST_CLIENTS = 2**31
+"""Numbers of clients are below this."""
 
 
 def pack(facts: Mapping[str, Any], message: Message | None = None) -> RecordDict:
@@ -71,7 +73,8 @@ def read_book(told: Any, each: int) -> dict[int, bytes]:
         book = {int(member): bytes.fromhex(text) for member, text in told.items()}
     except (AttributeError, TypeError, ValueError):
         raise RefusedError("it does not name what belongs to whom") from None
-    if any(member < 0 or len(data) != each for member, data in book.items()) or len(book) != len(told):
+    right = all(0 <= member < MOST_CLIENTS and len(data) == each for member, data in book.items())
+    if not right or len(book) != len(told):
         raise RefusedError("it does not name what belongs to whom")
     return book
 
