@@ -16,6 +16,7 @@ from protofed.trust.secagg import (
     FRACTION,
     PUBLIC,
     SEALED,
+    SECRET,
     SHARE,
     Layout,
     Member,
@@ -31,6 +32,7 @@ from protofed.trust.secagg import (
     split,
     threshold,
     unmask,
+    usable,
 )
 from protofed.trust.validation import RefusedError
 
@@ -373,6 +375,31 @@ def test_keys_that_are_none_are_refused() -> None:
     for bad in (b"", bytes(PUBLIC), bytes(PUBLIC - 1)):
         with pytest.raises(RefusedError, match="public key is none"):
             again(one).share({0: public, 1: bad})
+
+
+def test_a_key_that_leads_to_no_secret_is_known_for_one() -> None:
+    public = Member.begin(0, range(2), 0, None).keys()
+    assert usable(public)
+    assert not usable(bytes(PUBLIC))
+    assert not usable(public[:SECRET] + bytes(SECRET) + public[2 * SECRET :])  # the second of the two
+
+
+def test_who_was_not_to_take_part_gets_no_shares() -> None:
+    """A server that names fewer than it hands out keys of would lower the threshold."""
+    members = {number: Member.begin(number, (0, 1), 0, None) for number in range(4)}
+    publics = {number: member.keys() for number, member in members.items()}
+    for others in ((1, 2), (1, 2, 3)):
+        with pytest.raises(RefusedError, match="not to take part"):
+            again(members[0]).share({k: publics[k] for k in (0, *others)})
+    assert members[0].share({k: publics[k] for k in (0, 1)}).keys() == {1}
+
+
+def test_a_round_that_is_long_over_is_not_played_again() -> None:
+    """Whose sum it was is forgotten."""
+    before = Member(0, [0, 1], 9, summed={7: [0, 1], 8: [0, 1], 9: [0, 1]})
+    assert Member.begin(0, (0, 1), 7, before).summed == before.summed
+    with pytest.raises(RefusedError, match="round 7 is long over"):
+        Member.begin(0, (0, 1), 6, before)
 
 
 def test_secrets_are_new_in_every_round_and_not_shown() -> None:

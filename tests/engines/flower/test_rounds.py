@@ -77,6 +77,15 @@ def test_bytes_are_those_of_the_messages(tmp_path: Path) -> None:
         assert line["bytes_up"] == sum(size(m.content) for m in answers if m.metadata.group_id == number)
 
 
+FACTS: dict[str, dict[str, Any]] = {
+    "another id": {"id": 1},
+    "another protocol": {"protocol": 99},
+    "no loss": {"loss": "low"},
+    "high loss": {"loss": 1.7e308},
+}
+SAMPLES = {"many samples": 10**15, "no samples": 0, "samples below nothing": -200}
+
+
 def spoiled(what: str) -> Callable[[Message], list[Message]]:
     """Answers of client 2 to its second turn, as something else."""
 
@@ -91,15 +100,15 @@ def spoiled(what: str) -> Callable[[Message], list[Message]]:
             "not finite": {name: Prototypes(found.vectors * torch.inf, found.counts)},
             "another size": {name: Prototypes(found.vectors[..., :-1], found.counts)},
             "another name": {"others": found},
+            "counts": {name: Prototypes(found.vectors, 1000 * found.counts)},
         }
         if what in worse:
             answer.content = pack(facts, Upload(upload.weights, worse[what], upload.numbers))
-        elif what == "another id":
-            answer.content = pack(facts | {"id": 1}, upload)
-        elif what == "another protocol":
-            answer.content = pack(facts | {"protocol": 99}, upload)
-        elif what == "no loss":
-            answer.content = pack(facts | {"loss": "low"}, upload)
+        elif what in FACTS:
+            answer.content = pack(facts | FACTS[what], upload)
+        elif what in SAMPLES:
+            told = {"samples": torch.full_like(upload.numbers["samples"], SAMPLES[what])}
+            answer.content = pack(facts, Upload(upload.weights, upload.prototypes, told))
         elif what == "garbage":
             answer.content = sealed(json.dumps(facts), bytes(range(256)) * 3)
         elif what == "endless":
@@ -139,6 +148,11 @@ REASONS = {
     "another id": "another client",
     "another protocol": "protocol 99",
     "no loss": "loss",
+    "high loss": "loss",
+    "counts": "more samples than it declared",
+    "many samples": "more samples than it declared",
+    "no samples": "less than nothing",
+    "samples below nothing": "less than nothing",
     "garbage": "not a message",
     "endless": "not a message",
     "one bit": "damaged",
@@ -334,6 +348,10 @@ def test_a_round_that_fails_again_and_again_ends_the_run(tmp_path: Path) -> None
         {"per_client": {"own/own/head": [101.0]}},
         {"per_client": {"own/own/head": [50.0, 60.0]}},
         {"per_client": {}},
+        {"per_client": {"x": [50.0]}},
+        {"per_client": {"own/own/nearest": [50.0], "own/all/nearest": [50.0]}},
+        {"per_domain": {"global/all/head": {"d": 100.0}}},
+        {"per_domain": {"everything": {"digits": 100.0}}},
         {"diagnostic": ["<script>"]},
         {"interval": {"a": 1.0}},
         {"per_domain": {"global/domain/head": {"x": "high"}}},
@@ -382,11 +400,46 @@ def test_what_a_client_does_not_allow_is_not_done(
 
 def test_images_of_which_the_server_would_make_too_many_are_refused() -> None:
     clients = server.Clients(Loopback({}), experiment("fedproto"), Settings(), "run")
-    said: dict[str, Any] = {"id": 1, "shape": [3, 224, 224], "classes": [str(n) for n in range(345)], "domains": ["a"]}
+    said: dict[str, Any] = {"id": 1, "samples": 10, "shape": [3, 224, 224], "classes": ["a", "b"], "domains": ["a"]}
     assert clients._read_hello(1, pack(said))[0][0] == 1
-    for lie in ({"shape": [3, 10_000, 10_000]}, {"classes": [str(n) for n in range(10_000)]}):
-        with pytest.raises(RefusedError, match="too many"):
+    lies: list[tuple[dict[str, Any], str]] = [
+        ({"shape": [3, 10_000, 10_000]}, "shape"),
+        ({"classes": [str(n) for n in range(10_001)]}, "too many"),
+        *(({"samples": number}, "how many samples") for number in (None, 0, -5, 1.5, "9", 10**10)),
+    ]
+    for lie, why in lies:
+        with pytest.raises(RefusedError, match=why):
             clients._read_hello(1, pack(said | lie))
+
+
+def test_classes_that_are_too_many_together_end_the_run_before_it_begins(tmp_path: Path) -> None:
+    def changed(answer: Message) -> list[Message]:
+        if answer.metadata.message_type == "query.hello":
+            facts = json.loads(str(answer.content.config_records["facts"]["json"]))
+            names = [f"{facts['id']}-{number}" for number in range(4000)]
+            answer.content = pack(facts | {"classes": names})
+        return [answer]
+
+    with pytest.raises(UserError, match="leave out who names what it should not"):
+        serve(Loopback(in_simulation(4), changed), experiment("fedproto"), Settings(str(tmp_path / "run"), **QUICK))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fedsc"])
+def test_more_prototypes_than_class_means_are_refused(method: str, tmp_path: Path) -> None:
+    def changed(answer: Message) -> list[Message]:
+        if (answer.metadata.src_node_id, answer.metadata.message_type) == (102, "train"):
+            facts = json.loads(str(answer.content.config_records["facts"]["json"]))
+            upload = Upload.decode(answer.content.array_records["message"]["safetensors"].data)
+            wide = {name: found.widen(64) for name, found in upload.prototypes.items()}
+            answer.content = pack(facts, Upload(upload.weights, wide, upload.numbers))
+        return [answer]
+
+    asked = replace(experiment(method), rounds=1)
+    serve(Loopback(in_simulation(4), changed), asked, Settings(str(tmp_path / "run"), **QUICK))
+    (line,) = lines(tmp_path / "run")
+    assert list(line["left_out"]) == ["2"]
+    assert "too many prototypes" in line["left_out"]["2"]
 
 
 def test_code_that_a_server_names_is_not_loaded() -> None:

@@ -27,7 +27,7 @@ from protofed.engines.flower.wire import pack, read_book, size, spelt
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment
 from protofed.runner import Run
-from protofed.trust.secagg import Words, added, integers
+from protofed.trust.secagg import PUBLIC, Words, added, integers
 from protofed.trust.validation import RefusedError
 
 STEPS = ("query.keys", "query.shares", "train.masked", "query.unmask")
@@ -135,6 +135,29 @@ def test_a_lost_sum_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixt
     found = run(tmp_path / "secure", asked("fedproto"), spoil)
     assert "round 1 is played again: the shares of client 3's secret do not fit together" in caplog.text
     assert_close(found, run(tmp_path / "plain", asked("fedproto", secure=False)), 1e-6)
+
+
+def test_a_key_that_is_none_costs_only_who_sent_it(tmp_path: Path) -> None:
+    def spoil(answer: Message) -> list[Message]:
+        if (answer.metadata.src_node_id, answer.metadata.message_type) == (103, "query.keys"):
+            facts = json.loads(str(answer.content.config_records["facts"]["json"]))
+            answer.content = pack(facts | {"public": "00" * PUBLIC})
+        return [answer]
+
+    (line,) = lines(run(tmp_path / "secure", asked("fedproto", rounds=1), spoil))
+    assert line["left_out"] == {"3": "refused: its keys are none"}
+    assert line["participants"] == [0, 1, 2]
+
+
+def test_a_sum_of_more_samples_than_were_declared_is_refused(tmp_path: Path) -> None:
+    def few(answer: Message) -> list[Message]:
+        if answer.metadata.message_type == "query.hello":
+            facts = json.loads(str(answer.content.config_records["facts"]["json"]))
+            answer.content = pack(facts | {"samples": 1})
+        return [answer]
+
+    with pytest.raises(LostError, match="more samples than it declared"):
+        run(tmp_path / "secure", asked("fedavg", rounds=1), few)
 
 
 def test_a_sum_that_is_not_wanted_is_never_unmasked(tmp_path: Path) -> None:
@@ -386,7 +409,7 @@ def test_what_belongs_to_whom_is_read_back_or_refused() -> None:
     book = {3: b"abc", 0: b"xyz"}
     assert read_book(json.loads(json.dumps(spelt(book))), 3) == book
     bad: list[Any] = [None, [], "x", {"a": "00"}, {"0": "0"}, {"0": 7}, {"0": "00" * 4}, {"-1": "00" * 3}]
-    bad += [{"0": "00" * 3, "00": "00" * 3}, {"0": None}]
+    bad += [{"0": "00" * 3, "00": "00" * 3}, {"0": None}, {str(2**521 - 2): "00" * 3}]
     for told in bad:
         with pytest.raises(RefusedError, match="whom"):
             read_book(told, 3)
