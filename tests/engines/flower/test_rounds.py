@@ -444,9 +444,10 @@ def test_more_prototypes_than_class_means_are_refused(method: str, tmp_path: Pat
 
 def test_code_that_a_server_names_is_not_loaded() -> None:
     asked = replace(experiment("fedproto"), model="net.py:Net")
-    with pytest.raises(RefusedError, match="code of its own"):
-        client.Owner(0).check(asked, 0)
-    client.Owner(0, methods=("fedproto",)).check(asked, 0)  # its owner knows what it trains
+    for methods in (None, ("fedproto",), ("fedproto", "net.py:Other")):
+        with pytest.raises(RefusedError, match=r"the code of net\.py:Net"):
+            client.Owner(0, methods=methods).check(asked, 0)
+    client.Owner(0, methods=("fedproto", "net.py:Net")).check(asked, 0)  # its owner knows it
     with pytest.raises(RefusedError, match="plain name"):
         client._plain("../../somewhere")
 

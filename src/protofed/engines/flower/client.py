@@ -39,7 +39,7 @@ class Owner:
     id: int
     data: str | None = None  # a dataset, folder:PATH or npz:PATH; unless given, the experiment's dataset
     data_dir: str | None = None
-    methods: tuple[str, ...] | None = None  # any, unless given
+    methods: tuple[str, ...] | None = None  # any, unless given; also files with a method or model (file.py:Class)
     rounds: int = 1_000_000
     megabytes: float = 1000.0  # of a message, in or out
     send: tuple[str, ...] = PARTS  # what an upload may hold
@@ -62,8 +62,9 @@ class Owner:
         """Refuse what is not allowed."""
         if self.methods is not None and experiment.method not in self.methods:
             raise RefusedError(f"method {experiment.method}")
-        if ":" in experiment.method + experiment.model and self.methods is None:
-            raise RefusedError("code of its own")  # a file of this machine, named by the server
+        for named in (experiment.method, *experiment.model.split(",")):
+            if ":" in named and named not in (self.methods or ()):
+                raise RefusedError(f"the code of {named}")  # a file of this machine, named by the server
         if self.secure == "required" and not experiment.secure:
             raise RefusedError("no secure aggregation")
         if experiment.rounds > self.rounds:
