@@ -21,6 +21,7 @@ from engines.flower.federation import Deployment, descendants, federation, proto
 from engines.flower.test_rounds import assert_same, lines, sequential
 from engines.test_alone import METHODS
 from protofed.engines.flower.processes import environment, tool
+from protofed.engines.flower.wire import PROTOCOL
 from protofed.experiment import Experiment
 
 pytestmark = pytest.mark.network
@@ -115,7 +116,7 @@ LIES = {
 }
 REASONS = {
     "raises": "ValueError",
-    "speaks another protocol": "it speaks protocol 99, not 2",
+    "speaks another protocol": f"it speaks protocol 99, not {PROTOCOL}",
     "has another model": "shape",
 }
 
