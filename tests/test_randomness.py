@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import vmap
 
-from protofed.randomness import generator, key, step_keys, uniform
+from protofed.randomness import generator, key, noise, step_keys, uniform
 
 quick = settings(max_examples=30, deadline=None)
 words = st.integers(0, 2**32 - 1)
@@ -120,3 +120,12 @@ def test_steps_and_clients_draw_independently() -> None:
     draws = uniform(step_keys(clients, 3), 1, (N,)).flatten(0, 1)
     off = torch.corrcoef(draws) - torch.eye(9)
     assert float(off.abs().max()) < 5 / math.sqrt(N)
+
+
+def test_noise_has_more_streams_than_torch() -> None:
+    """Torch takes 32 bits of a seed: of 100,000 streams some would be the same."""
+    assert torch.equal(*(torch.randn(3, generator=torch.Generator().manual_seed(7 + high)) for high in (0, 5 << 32)))
+    first = noise(0, "privacy", 1).standard_normal(4)
+    assert (noise(0, "privacy", 1).standard_normal(4) == first).all()
+    words = {noise(0, "privacy", number).bit_generator.random_raw() for number in range(100_000)}
+    assert len(words) == 100_000

@@ -39,7 +39,7 @@ from protofed.results.result import Result, summarise
 from protofed.trust.attacks import Backdoor, Memory, find_attack, obeyed
 from protofed.trust.defences import find_defences
 from protofed.trust.privacy import privacy_of
-from protofed.trust.validation import refusals
+from protofed.trust.validation import refusals, without
 
 ATTACK = "attack/"
 """How names of what attackers remember begin in a checkpoint."""
@@ -203,8 +203,7 @@ class Run:
         if len(found) == len(clock.who) and not alone:
             reasons = "; ".join(dict.fromkeys(found.values()))
             raise LostError(f"every upload of round {clock.round + 1} was refused: {reasons}")
-        kept = torch.tensor([row for row in range(len(clock.who)) if row not in found], dtype=torch.int64)
-        return uploads.reorder(kept), {clock.who[row]: f"refused: {reason}" for row, reason in found.items()}
+        return without(uploads, found), {clock.who[row]: f"refused: {reason}" for row, reason in found.items()}
 
     def _drift(self, federation: Federation) -> None:
         """What clients hold from now on."""

@@ -558,6 +558,7 @@ def test_a_server_that_needs_each_clients_upload_has_no_client_level_privacy(met
         ({"privacy": "client", "defence": "median"}, "--defence: 'median' is not usable; .*it compares clients"),
         ({"privacy": "example", "engine": "stacked"}, "--engine: 'stacked' is not usable; .*sequential"),
         ({"privacy": "example", "drift": "sudden"}, "--drift: 'sudden' is not usable; .*one set of data"),
+        ({"privacy": "example", "dataset": "digits+digits"}, r"--dataset: 'digits\+digits' is not .*hold the same"),
     ],
 )
 def test_nonsense_is_refused_with_the_reason(options: dict[str, Any], why: str) -> None:

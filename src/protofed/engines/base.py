@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -25,7 +26,7 @@ from protofed.profiling import section
 from protofed.prototypes import Prototypes
 from protofed.randomness import generator, key, step_keys
 from protofed.trust.privacy import enough
-from protofed.trust.validation import refusals
+from protofed.trust.validation import refusals, without
 
 Collected = tuple[Tensor, Tensor] | None
 """Features [n, m, D] and labels [n, m], -1 for padding; None where a method collects none while training."""
@@ -273,11 +274,12 @@ class Engine(ABC):
                 for (group, rows, _), made in zip(played, outputs, strict=True)
             ]
             uploads = self._uploads(self.ranks.gather(shares, self.device))
-            refused = refusals(uploads, Broadcast(), None)  # the runner says who: its upload will be refused too
-            kept = torch.tensor([row for row in range(len(clock.who)) if row not in refused], dtype=torch.int64)
-            if not len(kept):
+            refused = refusals(uploads, Broadcast(), None)
+            for row, why in refused.items():
+                warnings.warn(f"client {clock.who[row]}, of public images: refused: {why}", stacklevel=2)
+            if len(refused) == len(clock.who):
                 raise LostError(f"what clients make of public images in round {clock.round + 1} was refused, of all")
-            answer = method.public_aggregate(uploads.reorder(kept) if refused else uploads)
+            answer = method.public_aggregate(without(uploads, refused) if refused else uploads)
             up, down = self.exchanged
             sizes = [uploads.client(row).size() for row in range(len(clock.who))]
             self.exchanged = (up + sum(sizes), down + answer.size() * len(sizes))

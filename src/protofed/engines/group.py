@@ -26,7 +26,7 @@ from protofed.randomness import key
 State = Mapping[str, Tensor]
 
 CPU_IMAGES = 512
-"""Images times models in a pass without gradients: what 10,000 need does not fit into a cache, at half the speed."""
+"""Images times models in a pass without gradients; with 10,000 the CNN took longer, in either engine."""
 GPU_BYTES = 4 * 2**30
 """What such a pass may take on a GPU, which is only busy with many: 19,000 images of the CNN, 760 of ResNet-10."""
 

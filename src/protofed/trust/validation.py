@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -158,6 +158,12 @@ def refusals(uploads: Upload, sent: Broadcast, declared: Sequence[int] | None, a
         for row, found in enumerate(failed)
         if any(found)
     }
+
+
+def without(uploads: Upload, refused: Container[int]) -> Upload:
+    """The uploads of the others."""
+    tensors = [*uploads.weights.values(), *uploads.numbers.values(), *(p.counts for p in uploads.prototypes.values())]
+    return uploads.reorder(torch.tensor([row for row in range(len(tensors[0])) if row not in refused]).long())
 
 
 def _any(found: Sequence[Tensor]) -> Tensor:
