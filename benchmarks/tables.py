@@ -17,6 +17,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 REDUCED = "--variant reduced --precision bf16 --eval-every 5"
+BF16 = "--precision bf16 --eval-every 10"
+PRIVATE = "--methods FedAvg,MOON,FedProx,FedProto,FPL,FedPLVM,FedPLCC"
+PUBLIC = "--methods FCCL+ --variant public-cifar10"
 TABLES = {
     "mp-fedcl-table2-mnist": "mp-fedcl/table2 --only mnist",
     "mp-fedcl-table6-mnist": "mp-fedcl/table6 --only mnist --eval-every 10",
@@ -30,10 +33,12 @@ TABLES = {
     "fedsc-table2": f"fedsc/table2 --only CIFAR10-LT,rho=50 {REDUCED}",
     "fedsc-table4": f"fedsc/table4 --only 'cifar10,NID1 a=0.2,NID2' --methods 'RPCL only,CPDR only' {REDUCED}",
     "fedsc-table4-lt": f"fedsc/table4 --only CIFAR10-LT,rho=50 --methods 'RPCL only,CPDR only' {REDUCED}",
-    "fedplcc-table2": "fedplcc/table2 --variant public-cifar10 --precision tf32 --eval-every 10",
-    "fedplcc-table2-no-flip": "fedplcc/table2 --variant no-flip --precision tf32 --eval-every 10",
-    "fedplcc-table3": "fedplcc/table3 --variant public-cifar10 --precision tf32 --eval-every 10",
-    "fedplcc-table5": "fedplcc/table5 --precision tf32 --eval-every 10",
+    "fedplcc-table2": f"fedplcc/table2 {PRIVATE} {BF16}",
+    "fedplcc-table2-fccl": f"fedplcc/table2 {PUBLIC} {BF16}",
+    "fedplcc-table2-no-flip": f"fedplcc/table2 --variant no-flip {BF16}",
+    "fedplcc-table3": f"fedplcc/table3 {PRIVATE} {BF16}",
+    "fedplcc-table3-fccl": f"fedplcc/table3 {PUBLIC} {BF16}",
+    "fedplcc-table5": f"fedplcc/table5 {BF16}",
     "fedproto-table2": "fedproto/table2 --eval-every 10",
     "fedproto-table1-femnist": "fedproto/table1 --only femnist --eval-every 10",
     "fedproto-fig3": "fedproto/fig3 --eval-every 10",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
@@ -30,6 +30,8 @@ from protofed.trust.validation import refusals, without
 
 Collected = tuple[Tensor, Tensor] | None
 """Features [n, m, D] and labels [n, m], -1 for padding; None where a method collects none while training."""
+Present = Sequence[tuple[Group, list[int]]]
+"""The groups with a participant in a round, and the rows of theirs."""
 
 
 class Share(NamedTuple):
@@ -103,12 +105,14 @@ class Engine(ABC):
         if not who:
             return self._nothing(), []
         received = self._receive(self._mine(who), broadcast)
+        present = self._present(received)
+        if isinstance(self.method, PublicExchange):
+            with section("forward/backward"):
+                agreed = self._public_phase(self.method, present, received, clock)
+            received = dict.fromkeys(received, agreed)
         losses = []
         played: list[tuple[Group, list[int], Trained]] = []
-        for group in self.groups:
-            rows = [row for row, member in enumerate(group.members) if member in received]
-            if not rows:
-                continue
+        for group, rows in present:
             sent = [received[group.members[row]] for row in rows]
             turns = self._prepared(group, rows, self._turns(group, rows, sent, clock), sent[0])
             with section("data"):
@@ -118,9 +122,6 @@ class Engine(ABC):
             trained = self._trained(group, rows, weights, collected, lost.last(batches.each).means(), clock)
             played.append((group, rows, trained))
             losses.append((lost, lost.means()))
-        if isinstance(self.method, PublicExchange):
-            with section("forward/backward"):
-                played = self._public_phase(self.method, played, clock)
         shares = []
         for (group, rows, trained), (_, means) in zip(played, losses, strict=True):
             with section("prototypes"):
@@ -253,48 +254,68 @@ class Engine(ABC):
         return batches.taken & (self.method.collect == "all-epochs")
 
     def _public_phase(
-        self, method: PublicExchange, played: list[tuple[Group, list[int], Trained]], clock: Clock
-    ) -> list[tuple[Group, list[int], Trained]]:
-        """Every participant steps through the public images, towards what all of them make of each batch."""
+        self, method: PublicExchange, present: Present, received: Mapping[int, Broadcast], clock: Clock
+    ) -> Broadcast:
+        """Each participant's own model steps through the public images, towards what all of them make of each batch.
+
+        What the server makes of these models is what everybody trains from. Their way to it is not counted: it
+        replaces that of the trained models at the end of the round, which only evaluation asks for.
+        """
         assert self.public is not None  # the runner refuses to start without
         order = torch.randperm(len(self.public), generator=generator(self.experiment.seed, "public", clock.round))
         batches = [rows for rows in torch.split(order, method.public_batch) if len(rows) > 1]
-        weights = [dict(trained.weights) for _, _, trained in played]
+        weights = [self._latest(group, rows, received, clock) for group, rows in present]
 
         def views(batch: Tensor) -> list[Tensor]:
-            return [group.pixels(fit(self.public[batch], group.images.shape[1:])) for group, _, _ in played]  # type: ignore[index]  # asserted above
+            return [group.pixels(fit(self.public[batch], group.images.shape[1:])) for group, _ in present]  # type: ignore[index]  # asserted above
 
         def exchange(batch: Tensor) -> Broadcast:
-            outputs = [
+            made = [
                 method.public_upload(*self.forward(group, state, x))
-                for (group, _, _), state, x in zip(played, weights, views(batch), strict=True)
+                for (group, _), state, x in zip(present, weights, views(batch), strict=True)
             ]
-            shares = [
-                self._share(group, rows, made, {}, torch.empty(0))
-                for (group, rows, _), made in zip(played, outputs, strict=True)
-            ]
-            uploads = self._uploads(self.ranks.gather(shares, self.device))
-            refused = refusals(uploads, Broadcast(), None)
-            for row, why in refused.items():
-                warnings.warn(f"client {clock.who[row]}, of public images: refused: {why}", stacklevel=2)
-            if len(refused) == len(clock.who):
-                raise LostError(f"what clients make of public images in round {clock.round + 1} was refused, of all")
-            answer = method.public_aggregate(without(uploads, refused) if refused else uploads)
+            uploads = self._believed(present, made, clock)
+            answer = method.public_aggregate(uploads)
             up, down = self.exchanged
-            sizes = [uploads.client(row).size() for row in range(len(clock.who))]
-            self.exchanged = (up + sum(sizes), down + answer.size() * len(sizes))
+            self.exchanged = (up + len(clock.who) * uploads.client(0).size(), down + len(clock.who) * answer.size())
             return answer
 
         once = [exchange(batch) for batch in batches] if method.exchange == "round" else []
         for number, batch in enumerate(batches):
-            received = once[number] if once else exchange(batch)
-            for place, ((group, rows, _), x) in enumerate(zip(played, views(batch), strict=True)):
+            answer = once[number] if once else exchange(batch)
+            for place, ((group, rows), x) in enumerate(zip(present, views(batch), strict=True)):
                 keys = step_keys(self.keys(group, rows, "public", clock), 1, number).squeeze(-1)
-                weights[place] = self.public_step(group, weights[place], x, received, keys, clock)
-        return [
-            (group, rows, trained._replace(weights=state))
-            for (group, rows, trained), state in zip(played, weights, strict=True)
+                weights[place] = self.public_step(group, weights[place], x, answer, keys, clock)
+        sizes = [self.send(torch.tensor([group.sizes[row] for row in rows])) for group, rows in present]
+        agreeing = [Upload(state, {}, {"samples": some}) for state, some in zip(weights, sizes, strict=True)]
+        return method.aggregate(self._believed(present, agreeing, clock), Broadcast(), clock)
+
+    def _believed(self, present: Present, made: Sequence[Upload], clock: Clock) -> Upload:
+        """What participants have made of public images, without what is refused."""
+        shares = [
+            self._share(group, rows, upload, {}, torch.empty(0))
+            for (group, rows), upload in zip(present, made, strict=True)
         ]
+        uploads = self._uploads(self.ranks.gather(shares, self.device))
+        refused = refusals(uploads, Broadcast(), None)
+        for row, why in refused.items():
+            warnings.warn(f"client {clock.who[row]}, of public images: refused: {why}", stacklevel=2)
+        if len(refused) == len(clock.who):
+            raise LostError(f"what clients make of public images in round {clock.round + 1} was refused, of all")
+        return without(uploads, refused) if refused else uploads
+
+    def _latest(
+        self, group: Group, rows: Sequence[int], received: Mapping[int, Broadcast], clock: Clock
+    ) -> dict[str, Tensor]:
+        """The models as clients trained them last; what was received, for those that had no turn yet."""
+        begin = group.start(rows, self._turns(group, rows, [received[group.members[row]] for row in rows], clock))
+        own = group.own.take(rows)
+        had = group.taken[self.send(torch.tensor(rows))] > 0
+        return {name: torch.where(had.view(-1, *(1,) * (own[name].dim() - 1)), own[name], begin[name]) for name in own}
+
+    def _present(self, received: Container[int]) -> Present:
+        rows = [[row for row, member in enumerate(group.members) if member in received] for group in self.groups]
+        return [(group, some) for group, some in zip(self.groups, rows, strict=True) if some]
 
     def _mine(self, who: Sequence[int]) -> list[int]:
         """Whom of a round's participants this process trains."""

@@ -154,7 +154,10 @@ class Method(ABC):
 
 @dataclass(frozen=True)
 class PublicExchange(Method):
-    """A method whose clients, after local training, also exchange what they make of public, unlabelled images."""
+    """A method whose clients, before local training, exchange what they make of public, unlabelled images.
+
+    Each does so with the model of its last turn; the aggregate of these models is where local training starts.
+    """
 
     public_images: int = 5000
     public_batch: int = 256

@@ -1,7 +1,4 @@
-"""FCCL+: clients agree on public, unlabelled images and distil from their own past.  Huang et al., TPAMI 2023.
-
-The public code begins a round with the public batches, we end it with them: as a cycle that is the same.
-"""
+"""FCCL+: clients agree on public, unlabelled images and distil from their own past.  Huang et al., TPAMI 2023."""
 
 from __future__ import annotations
 
