@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from engines.nets import Norm, Plain, assert_same_run, federation, gap, own
+from protofed.engines.group import Group, State, Turns
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast
@@ -61,6 +62,39 @@ def test_engines_agree(exchange: Literal["batch", "round"]) -> None:
     method = replace(METHOD, exchange=exchange)
     sequential, stacked = play(method, "sequential"), play(method, "stacked")
     assert_same_run(sequential, stacked)
+
+
+def test_a_round_is_public_images_with_the_own_models_then_training_from_their_mean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = Experiment.from_mapping({**vars(SETTINGS), "engine": "sequential", "participation": 1.0})
+    run = Run(settings, method=METHOD, federation=federation(), models=[Norm])
+    engine, calls = run.engine, []
+    step, train = engine.public_step, engine.train
+
+    def public_step(group: Group, states: State, *rest: Any) -> dict[str, Tensor]:
+        calls.append(("public", dict(states), step(group, states, *rest)))
+        return calls[-1][2]
+
+    def trained(group: Group, rows: list[int], turns: Turns, *rest: Any) -> Any:
+        result = train(group, rows, turns, *rest)
+        calls.append(("train", group.start(rows, turns), result[0]))
+        return result
+
+    monkeypatch.setattr(engine, "public_step", public_step)
+    monkeypatch.setattr(engine, "train", trained)
+    run.play_round()
+    run.play_round()
+    first, second = calls[:4], calls[4:]
+    for kinds in ([kind for kind, _, _ in first], [kind for kind, _, _ in second]):
+        assert kinds == ["public"] * 3 + ["train"]  # 40 images in batches of 16
+    for name, value in first[-1][2].items():  # what a client trained last is what it looks at public images with
+        assert torch.equal(second[0][1][name], value)
+    for name, value in second[-1][1].items():
+        if value.is_floating_point():
+            expected = second[-2][2][name].mean(0).expand_as(value)
+            torch.testing.assert_close(value, expected)
+    assert gap(own(run), {f"own/0/{name}": value for name, value in second[-1][2].items()}) == 0  # and is evaluated
 
 
 def test_both_public_terms_and_the_distillation_change_the_run() -> None:
