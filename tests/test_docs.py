@@ -1,7 +1,8 @@
-"""The code in the documentation runs as printed."""
+"""The code in the documentation runs as printed, and a copied number is the one measured."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -61,3 +62,16 @@ def test_the_commands_of_the_readme_exist(tmp_path: Path) -> None:
             text = protofed(*command, "--help", folder=tmp_path).stdout
             assert text, line
             assert all(flag in text for flag in flags), line
+
+
+def test_the_table_of_precisions_is_what_was_measured() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    found = json.loads((ROOT / "docs" / "results" / "precision.json").read_text(encoding="utf-8"))
+    columns = ("float32", "tf32", "bf16")
+    rows = re.findall(
+        r"^\| ((?:own|global)/\w+/[\w-]+) \| (.*) \|$", page.partition("### Precision")[2], flags=re.MULTILINE
+    )
+    assert len(rows) == 4
+    for score, cells in rows:
+        measured = [found[column][score] for column in columns]
+        assert cells == " | ".join(f"{one['mean']:.1f}±{one['std']:.1f}" for one in measured)
