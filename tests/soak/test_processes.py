@@ -26,13 +26,17 @@ ASKED: dict[str, Any] = {"method": "fedproto", "dataset": "digits", "train_size"
 ASKED |= {"rounds": 15, "eval_every": 5}
 WARM, MORE = 2, 4
 """Rounds after which a process has opened what it needs; files that it may have open besides for a moment."""
+POOL = 2 * (5 + 10)
+"""Handles that Flower's server may have of its database: SQLAlchemy's pool fills as threads happen to meet, up to 5
+connections and 10 for a moment, each with the file and its log."""
 
 
 class Sample(NamedTuple):
     """What a process holds in a round."""
 
     round: int
-    files: int
+    files: int  # and sockets, without the database
+    database: int  # handles of it
     megabytes: float
 
 
@@ -56,9 +60,10 @@ class Watch(threading.Thread):
 
     def _look(self, pid: int, number: int) -> None:
         self.names[pid] = command(pid) or self.names[pid]  # of one that has ended nothing is known
-        files = len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - nothing is opened
+        files = handles(pid)
+        database = sum("/state.db" in file for file in files)
         resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        self.samples[pid].append(Sample(number, files, resident / 1e6))
+        self.samples[pid].append(Sample(number, len(files) - database, database, resident / 1e6))
 
     def grown(self) -> dict[str, tuple[Sample, Sample]]:
         """Of processes that lived for five rounds and more: what they held when they were warm, and at the end."""
@@ -75,6 +80,15 @@ class Watch(threading.Thread):
 def middle(samples: list[Sample]) -> Sample:
     """Their medians."""
     return Sample(samples[0].round, *(round(median(values), 1) for values in list(zip(*samples, strict=True))[1:]))
+
+
+def handles(pid: int) -> list[str]:
+    """What a process has open."""
+    found = []
+    for handle in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - nothing is opened
+        with suppress(OSError):  # closed meanwhile
+            found.append(os.readlink(f"/proc/{pid}/fd/{handle}"))  # noqa: PTH115
+    return found
 
 
 def command(pid: int) -> str:
@@ -191,3 +205,4 @@ def test_fifteen_rounds_with_kills_equal_the_sequential_engine(
     assert len(watch.grown()) >= 6  # two of every client that lives on, and of the server
     for name, (early, late) in watch.grown().items():
         assert late.files <= early.files + MORE, name
+        assert late.database <= POOL, name
