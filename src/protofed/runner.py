@@ -168,8 +168,8 @@ class Run:
             "clusters": counted(uploads.prototypes),
             **_not_evaluated(),
         }
-        if left_out:
-            line["left_out"] = left_out
+        if missing := {**self.engine.unbelieved, **left_out}:
+            line["left_out"] = missing
         if self.defences:
             line["suspected"] = believed.suspected
         if self.privacy is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -54,6 +53,7 @@ class Engine(ABC):
     ranks: Ranks = ALONE  # the processes that clients are shared out among
     exchanged: tuple[int, int] = (0, 0)  # bytes up and down beyond a round's uploads and broadcasts
     left_out: Mapping[int, str] = MappingProxyType({})  # who did not make it to the end of a round, and why
+    unbelieved: Mapping[int, str] = MappingProxyType({})  # whose part in a round's public phase was refused, and why
 
     def __init__(
         self,
@@ -99,9 +99,9 @@ class Engine(ABC):
     def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Upload, list[float]]:
         """One round of local training: uploads and mean training losses, both in client order.
 
-        `exchanged` and `left_out` are of this round.
+        `exchanged`, `left_out` and `unbelieved` are of this round.
         """
-        self.exchanged = (0, 0)
+        self.exchanged, self.unbelieved = (0, 0), {}
         if not who:
             return self._nothing(), []
         received = self._receive(self._mine(who), broadcast)
@@ -298,8 +298,10 @@ class Engine(ABC):
         ]
         uploads = self._uploads(self.ranks.gather(shares, self.device))
         refused = refusals(uploads, Broadcast(), None)
-        for row, why in refused.items():
-            warnings.warn(f"client {clock.who[row]}, of public images: refused: {why}", stacklevel=2)
+        self.unbelieved = {
+            **self.unbelieved,
+            **{clock.who[row]: f"of public images: refused: {why}" for row, why in refused.items()},
+        }
         if len(refused) == len(clock.who):
             raise LostError(f"what clients make of public images in round {clock.round + 1} was refused, of all")
         return without(uploads, refused) if refused else uploads
