@@ -20,6 +20,7 @@ REDUCED = "--variant reduced --precision bf16 --eval-every 5"
 BF16 = "--precision bf16 --eval-every 10"
 PRIVATE = "--methods FedAvg,MOON,FedProx,FedProto,FPL,FedPLVM,FedPLCC"
 PUBLIC = "--methods FCCL+ --variant public-cifar10"
+"""FedPLCC's tables in two parts: CIFAR-100, the public images of FCCL+, was not at hand, and only that part differs."""
 TABLES = {
     "mp-fedcl-table2-mnist": "mp-fedcl/table2 --only mnist",
     "mp-fedcl-table6-mnist": "mp-fedcl/table6 --only mnist --eval-every 10",

@@ -287,7 +287,8 @@ class Engine(ABC):
                 keys = step_keys(self.keys(group, rows, "public", clock), 1, number).squeeze(-1)
                 weights[place] = self.public_step(group, weights[place], x, answer, keys, clock)
         sizes = [self.send(torch.tensor([group.sizes[row] for row in rows])) for group, rows in present]
-        agreeing = [Upload(state, {}, {"samples": some}) for state, some in zip(weights, sizes, strict=True)]
+        shared = [{name: value for name, value in state.items() if method.shares(name)} for state in weights]
+        agreeing = [Upload(state, {}, {"samples": some}) for state, some in zip(shared, sizes, strict=True)]
         return method.aggregate(self._believed(present, agreeing, clock), Broadcast(), clock)
 
     def _believed(self, present: Present, made: Sequence[Upload], clock: Clock) -> Upload:
