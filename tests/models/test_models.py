@@ -105,6 +105,25 @@ def test_resnet18_is_the_ordinary_one() -> None:
     torch.testing.assert_close(module(x).features, hidden.mean((2, 3)))
 
 
+def _convolutions(name: str) -> list[nn.Conv2d]:
+    return [layer for layer in build(name, (3, 32, 32), 10, 0).modules() if isinstance(layer, nn.Conv2d)]
+
+
+def test_convolutions_of_resnet10_begin_as_torch_draws_them() -> None:
+    """As in RethinkFL's and FedSC's code: uniform within the inverse root of a unit's inputs."""
+    for layer in _convolutions("resnet10"):
+        bound = layer.weight[0].numel() ** -0.5
+        assert 0.99 * bound < layer.weight.abs().max() <= bound
+        assert layer.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.05)
+
+
+def test_convolutions_of_resnet18_begin_as_in_torchvision() -> None:
+    """He's normal draws, scaled by a unit's outputs."""
+    for layer in _convolutions("resnet18"):
+        outputs = layer.weight[:, 0].numel()
+        assert layer.weight.std().item() == pytest.approx((2 / outputs) ** 0.5, rel=0.05)
+
+
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet10", "mobilenet-v2"])
 def test_same_key_same_weights_and_global_generator_untouched(name: str) -> None:
     before = torch.get_rng_state()

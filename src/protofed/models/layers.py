@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from protofed.errors import UserError
 from protofed.randomness import bits
+
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass
@@ -142,8 +145,9 @@ def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: i
     return nn.Sequential(conv, BatchNorm(outputs))
 
 
-def he_(module: nn.Module) -> None:
-    """He initialisation of every convolution, scaled by its outputs, as in torchvision."""
+def he_(module: M) -> M:
+    """The same, with He's initial weights in every convolution, scaled by its outputs, as in torchvision."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return module

@@ -41,7 +41,6 @@ class ResNet(nn.Module):
             self.stages.append(nn.Sequential(first, *(BasicBlock(width, width, 1) for _ in range(depth - 1))))
             inputs = width
         self.head = nn.Linear(self.feature_size, classes)
-        he_(self)
 
     def forward(self, x: Tensor) -> Output:
         x = self.stem(x)
@@ -55,15 +54,19 @@ class ResNet(nn.Module):
 
 
 def resnet10(shape: tuple[int, int, int], classes: int) -> ResNet:
-    """ResNet-10 of FPL and FedSC: 3x3 stem at full resolution, no pooling."""
+    """ResNet-10 of FPL and FedSC: 3x3 stem at full resolution, no pooling.
+
+    Its weights begin as torch draws them, as in their code: He's are twice as large, which under BatchNorm is a rate
+    about four times as small and costs FedAvg ten points on Digit-5 (docs/results.md).
+    """
     return ResNet(classes, conv_norm(shape[0], 64, 3), nn.Identity(), (1, 1, 1, 1))
 
 
 def resnet18(shape: tuple[int, int, int], classes: int) -> ResNet:
     """ResNet-18 as in torchvision: 7x7 stem with stride 2, then pooling."""
-    return ResNet(classes, conv_norm(shape[0], 64, 7, 2), nn.MaxPool2d(3, 2, 1), (2, 2, 2, 2))
+    return he_(ResNet(classes, conv_norm(shape[0], 64, 7, 2), nn.MaxPool2d(3, 2, 1), (2, 2, 2, 2)))
 
 
 def resnet18_fine(shape: tuple[int, int, int], classes: int) -> ResNet:
     """FedProto's other ResNet-18: the stem's stride is 1, the pooling's 4."""
-    return ResNet(classes, conv_norm(shape[0], 64, 7), nn.MaxPool2d(3, 4, 1), (2, 2, 2, 2))
+    return he_(ResNet(classes, conv_norm(shape[0], 64, 7), nn.MaxPool2d(3, 4, 1), (2, 2, 2, 2)))
