@@ -36,14 +36,14 @@ TABLES = {
     "fedsc-table4-lt": f"fedsc/table4 --only CIFAR10-LT,rho=50 --methods 'RPCL only,CPDR only' {REDUCED}",
     "fedplcc-table2": f"fedplcc/table2 {PRIVATE} {BF16}",
     "fedplcc-table2-fccl": f"fedplcc/table2 {PUBLIC} {BF16}",
-    "fedplcc-table2-no-flip": f"fedplcc/table2 --variant no-flip {BF16}",
+    "fedplcc-table2-no-flip": f"fedplcc/table2 {PRIVATE} --variant no-flip {BF16}",
     "fedplcc-table3": f"fedplcc/table3 {PRIVATE} {BF16}",
     "fedplcc-table3-fccl": f"fedplcc/table3 {PUBLIC} {BF16}",
     "fedplcc-table5": f"fedplcc/table5 {BF16}",
-    "fedproto-table2": "fedproto/table2 --eval-every 10",
-    "fedproto-table1-femnist": "fedproto/table1 --only femnist --eval-every 10",
-    "fedproto-fig3": "fedproto/fig3 --eval-every 10",
-    "fedproto-fig4": "fedproto/fig4 --eval-every 10",
+    "fedproto-table2": "fedproto/table2 --eval-every 1000",
+    "fedproto-table1-femnist": "fedproto/table1 --only femnist --eval-every 1000",
+    "fedproto-fig3": "fedproto/fig3 --eval-every 1000",
+    "fedproto-fig4": "fedproto/fig4 --eval-every 1000",
 }
 """What each file in docs/results is made by."""
 

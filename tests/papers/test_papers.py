@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import json
 from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
@@ -14,6 +15,7 @@ from protofed import papers
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.methods import build_method, method_class, parameters
+from protofed.methods.fedplcc import FedPLCC
 from protofed.papers import COMMUNICATION, PAPERS, Reading, chosen, find_target, read_paper, target_names, variant_names
 
 TARGETS = {
@@ -128,6 +130,33 @@ def test_the_particular_overrides_the_general() -> None:
     assert by_name["Office-10", "feature-nonIID", "Local"]["rounds"] == 100  # the table says 0: it never communicates
     assert by_name["Digit-5", "feature-nonIID", "MP-FedCL"]["params"]["k"] == 4
     assert "k" not in by_name["Digit-5", "feature-nonIID", "SP-FedCL"]["params"]
+
+
+def test_an_ablation_switches_off_what_its_row_says() -> None:
+    """Table V's settings are about parameters that the method itself states."""
+    trials = {cell.setting: cell.trial for cell in find_target("fedplcc/table5").cells if cell.trial}
+    found = {}
+    for setting, trial in trials.items():
+        method = build_method(trial.values["method"], trial.values["params"])
+        assert isinstance(method, FedPLCC)
+        lambda2 = method.ratio * method.lambda1 if method.lambda2 is None else method.lambda2
+        found[setting.split(";", 1)[1]] = (method.lambda1, lambda2, method.phi, method.weighted)
+    assert found == {
+        "L_contra=off;L_corr=off;domain=Avg": (0, 0, 0.5, True),
+        "L_contra=off;L_corr=on;domain=Avg": (0, 1000, 0.5, True),
+        "L_contra=off;L_corr=phi=1;domain=Avg": (0, 1000, 1, True),
+        "L_contra=on;L_corr=off;domain=Avg": (100, 0, 0.5, True),
+        "L_contra=on;L_corr=phi=1;domain=Avg": (100, 1000, 1, True),
+        "L_contra=w=1;L_corr=w=1;domain=Avg": (100, 1000, 0.5, False),
+        "L_contra=on;L_corr=on;domain=Avg": (100, 1000, 0.5, True),
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in target_names() if "/table" in name])
+def test_no_two_rows_of_a_table_are_the_same_experiment(name: str) -> None:
+    """One statement that overrides another's point would make them so."""
+    trials = find_target(name).trials()
+    assert len({json.dumps(trial.values, sort_keys=True) for trial in trials}) == len(trials)
 
 
 def test_a_domain_is_read_from_the_run_of_all_and_their_mean_is_none() -> None:

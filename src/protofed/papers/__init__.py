@@ -245,7 +245,7 @@ class _Planner:
     ) -> Trial:
         """All statements about a cell, from the general to the particular."""
         paper, target = self.paper, self.target
-        statements = [*paper["protocol"], *paper["datasets"][dataset], *words, *paper["methods"][method]]
+        statements = [*paper["protocol"], *paper["datasets"][dataset], *paper["methods"][method], *words]
         if rounds:
             statements.append({"rounds": rounds, "source": "the table's column of rounds"})
         statements += [*target.get("protocol", ()), *self.variant]
