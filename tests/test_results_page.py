@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import results_page, tables
+from benchmarks import curves, results_page, tables
 from benchmarks.results_page import DOCS, Page, render
 
 from protofed.papers import find_target
@@ -113,7 +113,7 @@ def test_what_was_learned_is_sorted_by_accuracy_and_divided_by_costs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "t", cell("A", 70.0, 30.0), cell("B", 70.0, 60.0), cell("B", 70.0, 99.0, setting="another"))
-    scenarios = [results_page.Scenario(title, "t", "D", "s") for title in ("here", "there")]
+    scenarios = [results_page.Scenario(title, ("t",), "D", "s") for title in ("here", "there")]
     monkeypatch.setattr(results_page, "SCENARIOS", scenarios)
     rows = [line.split("|")[1:-1] for line in Page(tmp_path).learned().splitlines() if line.startswith(("| A", "| B"))]
     assert [[text.strip() for text in row] for row in rows[:2]] == [
@@ -141,6 +141,26 @@ def test_tables_are_run_kept_and_continued(
     assert tables.main(words) == 0  # nothing is played again
     assert (tmp_path / "t.json").read_text() == first
     assert capsys.readouterr().out.count("t: exit 0") == 2
+
+
+def test_curves_are_read_from_runs_and_a_seed_may_be_best_in_another_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed, accuracies in enumerate([(10.0, 40.0, 30.0), (10.0, 20.0, 50.004)]):
+        run = tmp_path / "t" / "mnist-fedavg" / f"seed{seed}"
+        run.mkdir(parents=True)
+        rounds = [{"round": i, "accuracy": {"own/own/head": a}} for i, a in zip((1, 5, 10), accuracies, strict=True)]
+        rounds.insert(1, {"round": 2, "accuracy": {}})  # not evaluated
+        (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rounds))
+    monkeypatch.setattr(curves, "RESULTS", tmp_path)
+    curves.main([str(tmp_path / "t"), "own/own/head", "global/all/head"])
+    page = Page(tmp_path)
+    assert page.each("t-curves", "own/own/head", "mnist-fedavg", "10") == "30.0, 50.0"
+    assert (
+        page.told("t-curves", "own/own/head", "mnist-fedavg")
+        == "{'1': [10.0, 10.0], '5': [40.0, 20.0], '10': [30.0, 50.0]}"
+    )
+    assert page.best("t-curves", "own/own/head", "mnist-fedavg") == "45.0 ± 7.1"
 
 
 def not_run(folder: Path, target: str) -> list[list[str]]:
