@@ -106,12 +106,7 @@ def onboard(
     """Train a new client on its data, and compare; `shots` are the training samples of each class that it has."""
     spec = model or predictor.card.model
     alike = spec == predictor.card.model or predictor.card.model not in MODELS  # then it was named to load the model
-    start = start or ("pretrained" if alike else "random")
-    if start not in STARTS:
-        raise unknown("--start", start, STARTS)
-    if start == "pretrained" and not alike:
-        why = f"{spec} cannot take the weights of {predictor.card.model}; own and random can do without"
-        raise UserError("--start", start, why)
+    start = _checked(start or ("pretrained" if alike else "random"), predictor, spec, alike)
     if shots is not None and shots < 1:
         raise UserError("--shots", shots, "it must be 1 or more")
     client = _client(predictor, data, shots, seed)
@@ -155,6 +150,15 @@ def onboard(
         alone=_accuracy(alone),
     )
     return _exported(predictor, run, spec, alike, pool, client), outcome
+
+
+def _checked(start: Start, predictor: Predictor, spec: str, alike: bool) -> Start:
+    if start not in STARTS:
+        raise unknown("--start", start, STARTS)
+    if start == "pretrained" and not alike:
+        why = f"{spec} cannot take the weights of {predictor.card.model}; own and random can do without"
+        raise UserError("--start", start, why)
+    return start
 
 
 def _exported(predictor: Predictor, run: Run, spec: str, alike: bool, pool: Pool, client: Client) -> Exported:
