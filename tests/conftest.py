@@ -5,9 +5,18 @@ from __future__ import annotations
 import signal
 
 import pytest
+import torch
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+THREADS = torch.get_num_threads()
+
+
+def pytest_runtest_setup() -> None:
+    """A run sets the threads of its whole process; the tests after it would spin on cores that another worker uses."""
+    if torch.get_num_threads() != THREADS:
+        torch.set_num_threads(THREADS)
 
 
 @pytest.fixture(autouse=True, scope="session")

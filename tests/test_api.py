@@ -20,7 +20,7 @@ from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 from protofed.results.result import Result
 
-SMALL: dict[str, Any] = {"train_size": 150, "clients": 3, "rounds": 2, "device": "cpu"}
+SMALL: dict[str, Any] = {"train_size": 150, "clients": 3, "rounds": 2, "device": "cpu", "threads": 1}
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,12 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+import protofed
 from cli.helpers import succeed
 
 ROOT = Path(__file__).parent.parent
@@ -20,13 +22,21 @@ def blocks(name: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
-def protofed(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "protofed", *words], cwd=folder, capture_output=True, text=True, check=False
-    )
+def test_the_python_example_of_the_readme_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On fewer images, in this process."""
+    for name in ("run", "compare"):
+        monkeypatch.setattr(protofed, name, partial(getattr(protofed, name), train_size=150))
+    monkeypatch.setattr(protofed, "compare", partial(protofed.compare, jobs=1, threads=1))
+    monkeypatch.chdir(tmp_path)
+    exec(blocks("README.md", "python")[0], {})
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in shown[1:]] == ["fedavg", "fedproto"]
 
 
-def test_the_python_example_of_the_readme_runs(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_python_example_of_the_readme_runs_as_printed(tmp_path: Path) -> None:
     example = blocks("README.md", "python")[0]
     done = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -59,7 +69,7 @@ def test_the_commands_of_the_readme_exist(tmp_path: Path) -> None:
             words = line.split("#")[0].split()[1:]
             flags = [word for word in words if word.startswith("--")]
             command = words[:2] if words[0] == "encoder" else words[:1]
-            text = protofed(*command, "--help", folder=tmp_path).stdout
+            text = succeed(tmp_path, *command, "--help").out
             assert text, line
             assert all(flag in text for flag in flags), line
 

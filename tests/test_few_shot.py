@@ -180,7 +180,10 @@ def test_wrong_input_is_named(settings: dict[str, Any], says: str) -> None:
 
 def test_the_run_folder_and_the_tables_have_the_interval(tmp_path: Path) -> None:
     flags = ("--novel", "4", "--episode-ways", "3", "--episode-shots", "1", "--episodes", "10", "--device", "cpu")
-    tiny = ("--train-size", "200", "--clients", "2", "--rounds", "2", "--alpha", "1", "--eval-every", "2", "--quiet")
+    tiny = (
+        *("--train-size", "200", "--clients", "2", "--rounds", "2", "--alpha", "1"),
+        *("--eval-every", "2", "--threads", "1", "--quiet"),
+    )
     said = succeed(tmp_path, "run", "--method", "fedavg", "--model", "cnn", *flags, *tiny, "--out", "one").out
     found = result_of(tmp_path / "one")["accuracy"]
     name = "global/novel/3-way-1-shot"

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -156,19 +157,6 @@ def check_resume(place: Path, whole: Path) -> None:
     assert [line["round"] for line in rounds_of(place / "cut/meeting-seed1")] == [1, 2, 3, 4]
 
 
-def test_a_killed_worker_is_named_and_its_run_can_go_on(tmp_path: Path, whole: tuple[Path, list[int], Outcome]) -> None:
-    command = start(tmp_path, "stay", "cut")
-    here, worker = processes(tmp_path)
-    os.kill(worker, signal.SIGKILL)
-    (tmp_path / "never").touch()
-    outcome = finish(command)
-    assert (outcome.code, outcome.out) == (1, "")
-    last = outcome.err.splitlines()[-1]
-    assert last == "the process of meeting seed 1 was killed (SIGKILL); continue with: protofed resume cut"
-    assert gone(here)
-    check_resume(tmp_path, whole[0])
-
-
 def test_ctrl_c_ends_every_run_after_a_round(tmp_path: Path, whole: tuple[Path, list[int], Outcome]) -> None:
     command = start(tmp_path, "slowly", "cut")
     here, worker = processes(tmp_path)
@@ -217,6 +205,30 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
+def test_a_killed_worker_is_named_and_its_run_can_go_on(tmp_path: Path, whole: tuple[Path, list[int], Outcome]) -> None:
+    write(tmp_path, "stay")
+
+    def kill() -> list[int]:
+        try:
+            here, worker = processes(tmp_path)
+            os.kill(worker, signal.SIGKILL)
+            return [here, worker]
+        finally:
+            (tmp_path / "never").touch()
+
+    with ThreadPoolExecutor(1) as beside:
+        killing = beside.submit(kill)
+        outcome = invoke(tmp_path, "compare", *OPTIONS, "--jobs", "2", "--out", "cut", "--json")
+    here, worker = killing.result()
+    assert here == os.getpid()
+    assert (outcome.code, outcome.out) == (1, "")
+    last = outcome.err.splitlines()[-1]
+    assert last == "the process of meeting seed 1 was killed (SIGKILL); continue with: protofed resume cut"
+    assert gone(worker)
+    check_resume(tmp_path, whole[0])
+
+
+@pytest.mark.usefixtures("impatient")
 def test_wrong_input_in_a_worker_is_the_usual_line(tmp_path: Path) -> None:
     write(tmp_path, "refuse")
     outcome = invoke(tmp_path, "compare", *OPTIONS, "--jobs", "2", "--quiet")
@@ -253,7 +265,10 @@ def test_a_comparison_that_is_over_soon_starts_no_process(tmp_path: Path, monkey
 
     monkeypatch.setattr(workers.Worker, "__init__", refuse)
     monkeypatch.setattr(workers, "START_UP", 60.0)
-    options = ("--model", "cnn", "--device", "cpu", "--train-size", "150", "--clients", "3", "--rounds", "1")
+    options = (
+        *("--model", "cnn", "--device", "cpu", "--threads", "1"),
+        *("--train-size", "150", "--clients", "3", "--rounds", "1"),
+    )
     succeed(tmp_path, "compare", "--method", "local,fedavg", "--seeds", "1", "--jobs", "2", *options, "--quiet")
 
 

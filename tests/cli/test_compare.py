@@ -165,7 +165,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_config_file_may_hold_everything_or_a_part(tmp_path: Path) -> None:
-    (tmp_path / "part.yaml").write_text("model: cnn\ntrain_size: 150\nclients: 3\nrounds: 1\n")
+    (tmp_path / "part.yaml").write_text("model: cnn\ntrain_size: 150\nclients: 3\nrounds: 1\nthreads: 1\n")
     succeed(tmp_path, "compare", "--config", "part.yaml", "--method", "local", "--seeds", "1", "--out", "a", "--quiet")
     succeed(tmp_path, "compare", "--config", "a/compare.yaml", "--out", "b", "--quiet")
     assert result_of(tmp_path / "b/local-seed0") == result_of(tmp_path / "a/local-seed0")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from subprocess import TimeoutExpired
 from urllib.request import ProxyHandler, build_opener
 
 import pytest
 
 from cli.helpers import TINY, everything_in, finish, invoke, start, succeed
+from protofed.cli import watch as command
+from protofed.results import watch
 
 
 @pytest.fixture(scope="module")
@@ -29,19 +30,28 @@ def test_a_complete_run_is_shown_and_that_is_all(place: Path, flags: tuple[str, 
     assert everything_in(place) == before
 
 
-def test_watching_ends_with_the_run(place: Path) -> None:
+def test_watching_ends_with_the_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = place / "run" / "result.json"
     text = result.read_text()
     result.unlink()
-    watching = start(place, "watch", "run")
+    looked: list[bool] = []
+
+    def look(folder: Path) -> watch.View:
+        assert len(looked) < 6, "it goes on after the run"
+        if len(looked) == 5:
+            result.write_text(text)
+        view = look_again(folder)
+        looked.append(view.ended)
+        return view
+
+    look_again = watch.look
+    monkeypatch.setattr(watch, "look", look)
+    monkeypatch.setattr(command, "SECONDS", 0.01)
     try:
-        with pytest.raises(TimeoutExpired):  # it goes on
-            watching.wait(8)
-        result.write_text(text)
-        assert finish(watching).code == 0
+        succeed(place, "watch", "run")
     finally:
         result.write_text(text)
-        watching.kill()
+    assert looked == [False] * 5 + [True]
 
 
 def test_the_page_is_served_until_ctrl_c(place: Path) -> None:

@@ -25,7 +25,7 @@ METHODS: dict[str, dict[str, Any]] = {
 def experiment(method: str) -> Experiment:
     common: dict[str, Any] = {
         "dataset": "digits",
-        "train_size": 300,
+        "train_size": 150,
         "alpha": 0.5,
         "clients": 4,
         "rounds": 3,

@@ -575,7 +575,9 @@ def test_what_a_client_keeps_between_rounds_is_counted() -> None:
 def test_methods_learn(method: Method) -> None:
     """After 12 rounds on three clients that know all four classes, far better than a guess by its own score."""
     clients = federation([dict.fromkeys(range(4), 12)] * 3, classes=4, test=80)
-    run = run_of(method, "stacked", 12, Restless, clients=clients, participation=1.0, lr=0.1, lr_decay=1.0)
+    run = run_of(
+        method, "stacked", 12, Restless, clients=clients, participation=1.0, lr=0.1, lr_decay=1.0, eval_every=12
+    )
     assert run.history[-1]["accuracy"][method.score] > 70
 
 

@@ -563,7 +563,7 @@ def test_fedpcl_is_scored_by_the_nearest_mean_of_the_clients_own_data() -> None:
 def test_methods_learn(method: Method) -> None:
     clients = federation([dict.fromkeys(range(4), 12)] * 3, classes=4, test=80)
     lr = 0.01 if isinstance(method, FedPCL) else 0.05
-    run = play(method, "stacked", 12, clients=clients, participation=1.0, model=Norm, lr=lr)
+    run = play(method, "stacked", 12, clients=clients, participation=1.0, model=Norm, lr=lr, eval_every=12)
     assert run.history[-1]["accuracy"][type(method).score] > 75
 
 

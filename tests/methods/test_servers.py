@@ -158,7 +158,9 @@ def test_single_samples_and_absent_clients_do_no_harm(method: str, engine: str) 
 @pytest.mark.parametrize("method", OURS)
 def test_methods_learn(method: str) -> None:
     clients = federation([dict.fromkeys(range(4), 12)] * 3, classes=4, test=80)
-    run = play(method, clients=clients, engine="stacked", rounds=10, participation=1.0, model=Norm, lr=0.1)
+    run = play(
+        method, clients=clients, engine="stacked", rounds=10, participation=1.0, model=Norm, lr=0.1, eval_every=10
+    )
     assert run.history[-1]["accuracy"][type(run.method).score] > 75
 
 

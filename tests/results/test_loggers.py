@@ -59,7 +59,7 @@ def test_wandb_gets_every_round_of_a_run(tmp_path: Path, runs: list[StandIn]) ->
 
 
 def test_wandb_has_a_run_for_each_of_a_comparison(tmp_path: Path, runs: list[StandIn]) -> None:
-    comparison = ("--method", "fedavg,local", "--seeds", "1", "--jobs", "1", "--out", "both")
+    comparison = ("--method", "fedavg,local", "--seeds", "1", "--jobs", "1", "--threads", "1", "--out", "both")
     succeed(tmp_path, "compare", *TINY[2:], *comparison, "--quiet", "--log", "wandb")
     for run in runs:
         assert run.steps == numbers_of(tmp_path / "both" / run.options["name"])

@@ -41,7 +41,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two methods, two seeds, three rounds."""
     place = tmp_path_factory.mktemp("report")
-    succeed(place, "compare", *TINY[2:], "--method", "fedproto,fedavg", "--seeds", "2", "--out", "both", "--quiet")
+    here = ("--jobs", "1", "--threads", "1", "--out", "both", "--quiet")
+    succeed(place, "compare", *TINY[2:], "--method", "fedproto,fedavg", "--seeds", "2", *here)
     return place / "both"
 
 

@@ -131,7 +131,7 @@ TINY: dict[str, Any] = {
 def test_every_attack_on_every_kind_of_upload_ends_and_is_defended(name: str, method: str) -> None:
     params = {"lambda1": 1.0} if method == "fedplcc" else {}
     own = {"method": method, "params": params, "attack": name, "defence": "outliers", "rounds": 2, "train_size": 120}
-    run = Run(Experiment.from_mapping(TINY | own))
+    run = Run(Experiment.from_mapping(TINY | {"model": "cnn"} | own))
     run.play(None, Progress())
     line = run.history[-1]
     assert set(line["suspected"]) <= set(range(5))

@@ -51,7 +51,7 @@ def close(found: Broadcast, expected: Broadcast) -> None:
 
 @pytest.mark.parametrize(("name", "params"), READINGS)
 def test_the_sum_is_all_that_the_server_needs(name: str, params: dict[str, Any]) -> None:
-    options = {"model": "mlp", "device": "cpu", "train_size": 200, "clients": 4, "rounds": 2, "precision": "float64"}
+    options = {"model": "cnn", "device": "cpu", "train_size": 120, "clients": 4, "rounds": 2, "precision": "float64"}
     run = Run(Experiment.from_mapping({"method": name, "params": params, "alpha": 0.3, "min_size": 1, **options}))
     run.play_round()
     clock = Clock(1, 2, (0, 1, 2, 3), 4)

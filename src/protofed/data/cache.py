@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,14 @@ def checksum(name: str, paths: Sequence[Path], side: int | None) -> str:
         else:
             total.update(_digest(path))
     if not paths:  # it is drawn with these
-        total.update(" ".join(map(version, ("pillow", "matplotlib", "scikit-learn", "torch"))).encode())
+        total.update(_versions().encode())
     return f"{name.partition(':')[0]}-{total.hexdigest()}"
+
+
+@cache
+def _versions() -> str:
+    """Of the packages; every look reads and parses their metadata."""
+    return " ".join(map(version, ("pillow", "matplotlib", "scikit-learn", "torch")))
 
 
 def _digest(path: Path) -> bytes:

@@ -164,7 +164,7 @@ REASONS = {
 
 @pytest.mark.parametrize("what", REASONS)
 def test_a_bad_answer_costs_the_client_its_round_and_nobody_else(what: str, tmp_path: Path) -> None:
-    asked = replace(experiment("mp-fedcl"), eval_every=3)
+    asked = replace(experiment("mp-fedcl"), model="cnn", train_size=120, eval_every=3)
     serve(Loopback(in_simulation(4), spoiled(what)), asked, Settings(str(tmp_path / "run"), **QUICK))
     first, second, third = lines(tmp_path / "run")
     assert "left_out" not in first
@@ -366,7 +366,7 @@ def test_scores_that_are_none_are_left_out(lie: dict[str, Any], tmp_path: Path) 
             answer.content = pack(facts | lie)
         return [answer]
 
-    asked = replace(experiment("fedproto"), rounds=1)
+    asked = replace(experiment("fedproto"), train_size=120, rounds=1)
     serve(Loopback(in_simulation(4), changed), asked, Settings(str(tmp_path / "run"), **QUICK))
     (line,) = lines(tmp_path / "run")
     assert line["tested"] == [1, 2, 3]
@@ -388,7 +388,7 @@ def test_what_a_client_does_not_allow_is_not_done(
     says: dict[str, Any], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     nodes = {100 + k: with_folder(tmp_path, k, **(says if k == 1 else {})) for k in range(4)}
-    asked = replace(experiment("fedproto"), eval_every=3)
+    asked = replace(experiment("fedproto"), train_size=120, eval_every=3)
     serve(Loopback(nodes), asked, Settings(str(tmp_path / "run"), minimum=3, **QUICK))
     for line in lines(tmp_path / "run"):
         assert 1 not in line["participants"]
