@@ -85,3 +85,25 @@ def test_the_table_of_precisions_is_what_was_measured() -> None:
     for score, cells in rows:
         measured = [found[column][score] for column in columns]
         assert cells == " | ".join(f"{one['mean']:.1f}±{one['std']:.1f}" for one in measured)
+
+
+PAGES = [path for place in (".", "docs", "docs/methods", "docs/results") for path in sorted((ROOT / place).glob("*.md"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        goal = (page.parent / path).resolve() if path else page
+        assert goal.exists(), link
+        if anchor:
+            assert anchor in anchors(goal), link
