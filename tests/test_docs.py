@@ -87,7 +87,9 @@ def test_the_table_of_precisions_is_what_was_measured() -> None:
         assert cells == " | ".join(f"{one['mean']:.1f}±{one['std']:.1f}" for one in measured)
 
 
-PAGES = [path for place in (".", "docs", "docs/methods", "docs/results") for path in sorted((ROOT / place).glob("*.md"))]
+PAGES = [
+    path for place in (".", "docs", "docs/methods", "docs/results") for path in sorted((ROOT / place).glob("*.md"))
+]
 
 
 def anchors(page: Path) -> set[str]:

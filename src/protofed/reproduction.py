@@ -289,7 +289,21 @@ def tasks_of(target: Target, request: Request, folder: Path) -> dict[str, list[T
             Task(dataclasses.replace(experiment, seed=seed), folder / trial.name / f"seed{seed}", trial.name)
             for seed in seeds
         ]
+        for task in tasks[trial.name]:
+            _check_protocol(task, trial)
     return tasks
+
+
+def _check_protocol(task: Task, trial: Trial) -> None:
+    """What the folder holds of a run was made by the protocol of today; only files may have moved since."""
+    if task.folder is None or not task.folder.exists():
+        return
+    held = RunFolder.open(task.folder).experiment()
+    for name in trial.values.keys() - needs_file(trial.values):
+        there, now = getattr(held, name), getattr(task.experiment, name)
+        if there != now:
+            why = f"its {name} is {there}, in the protocol {now}: remove that folder, or name a new one"
+            raise UserError("--out", str(task.folder), why)
 
 
 def reproduce(

@@ -113,6 +113,18 @@ def test_a_folder_of_another_request_is_left_alone(made: tuple[Path, str]) -> No
     assert everything_in(folder) == before
 
 
+def test_a_run_by_another_protocol_is_not_taken_over(made: tuple[Path, str], tmp_path: Path) -> None:
+    """As when the protocol was corrected in between: the old number would be shown as one of the new."""
+    shutil.copytree(made[0], tmp_path / "table")
+    config = next((tmp_path / "table").glob("*-mp-fedcl")) / "seed1" / "config.yaml"
+    config.write_text(config.read_text().replace("lr_decay: 0.95", "lr_decay: 0.9"))
+    before = everything_in(tmp_path)
+    outcome = invoke(tmp_path, *SMALL, *HERE, "--seeds", "2", "--out", "table")
+    assert outcome.code == 2
+    assert "seed1' is not usable; its lr_decay is 0.9, in the protocol 0.95: remove that folder" in outcome.err
+    assert everything_in(tmp_path) == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [

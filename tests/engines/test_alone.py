@@ -11,10 +11,12 @@ import torch
 from protofed.experiment import Experiment
 from protofed.messages import Upload
 from protofed.methods.base import Clock
+from protofed.models import build
+from protofed.randomness import key
 from protofed.runner import Run
 
 METHODS: dict[str, dict[str, Any]] = {
-    "fedproto": {"model": "cnn-18,cnn"},  # two architectures
+    "fedproto": {"model": "cnn-18,cnn", "params": {"initial": "own"}},  # two architectures
     "mp-fedcl": {"model": "mlp", "params": {"k": 3}},
     "fedplcc": {"model": "cnn", "params": {"lambda1": 1.0}},
     "fedsc": {"model": "cnn", "epochs": 2},
@@ -61,6 +63,17 @@ def test_a_client_alone_trains_sends_and_scores_as_among_others(method: str) -> 
                 assert torch.equal(value, at[0].own.take([at[1]])[name]), name
             scores = client.evaluator(whole.method.send(whole.broadcast, k))
             assert scores.per_client == {name: [values[k]] for name, values in line["per_client"].items()}
+
+
+@pytest.mark.parametrize("initial", ["common", "own"])
+def test_initial_weights_are_common_or_drawn_for_each_client(initial: str) -> None:
+    run = Run(replace(experiment("fedproto"), params={"initial": initial}))
+    for group, model in zip(run.engine.groups, ("cnn-18", "cnn"), strict=True):
+        for row, number in enumerate(group.members):
+            address = (0, "weights", number) if initial == "own" else (0, "weights")
+            drawn = build(model, (1, 8, 8), 10, key(*address)).state_dict()
+            for name, value in group.own.take([row]).items():
+                assert torch.equal(value[0], drawn[name]), (number, name)
 
 
 def test_some_clients_of_a_federation_have_their_numbers() -> None:

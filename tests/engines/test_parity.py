@@ -34,6 +34,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedproto literal": ("fedproto", {"weighting": "literal"}),
     "fedproto keep": ("fedproto", {"absent": "keep"}),
     "fedproto weights": ("fedproto", {"share_weights": True}),
+    "fedproto own start": ("fedproto", {"initial": "own"}),
     "mp-fedcl pooled": ("mp-fedcl", {"contrast": "pooled"}),
     "mp-fedcl none": ("mp-fedcl", {"contrast": "none"}),
     "mp-fedcl normalised": ("mp-fedcl", {"space": "normalised"}),

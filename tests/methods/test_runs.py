@@ -128,11 +128,13 @@ def test_methods_learn(method: str) -> None:
     assert after[score] >= before[score]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "params"), [*((name, {}) for name in METHODS), ("fedproto", {"initial": "own"})])
 @pytest.mark.parametrize("engine", [pytest.param("sequential", marks=pytest.mark.slow), "stacked"])
-def test_a_resumed_run_equals_an_uninterrupted_one(method: str, engine: str, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    method: str, params: dict[str, str], engine: str, tmp_path: Path
+) -> None:
     """What clients and server keep is in the checkpoint: weights, heads, previous models, centres, caches."""
-    whole, cut, resumed = (play(method, engine=engine, rounds=0, model=Noisy, epochs=1) for _ in range(3))
+    whole, cut, resumed = (play(method, params, engine, rounds=0, model=Noisy, epochs=1) for _ in range(3))
     for run, rounds in ((whole, 4), (cut, 2), (resumed, 0)):
         run.experiment = replace(run.experiment, rounds=4)
         for _ in range(rounds):

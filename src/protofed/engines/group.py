@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -161,11 +161,15 @@ def group_clients(
         clients = [federation.members[index] for index in members]
         channels, height, width = clients[0].train.images.shape[1:]
         spec = models[members[0] * len(models) // total]
-        classes, draws = len(federation.classes), key(experiment.seed, "weights")
-        module = build(spec, (channels, height, width), classes, draws, extend)
+        draw = partial(build, spec, (channels, height, width), len(federation.classes), extend=extend)
         share = room(device) * len(members) / total
-        groups.append(Group(members, clients, module, device, dtype, share))
-        groups[-1].drawn_anew = anew[-1]
+        group = Group(members, clients, draw(key(experiment.seed, "weights")), device, dtype, share)
+        group.drawn_anew = anew[-1]
+        if method.draws_own():
+            for row, index in enumerate(members):
+                state = draw(key(experiment.seed, "weights", index)).to(device, dtype).state_dict()
+                group.own.put([row], {name: value.unsqueeze(0) for name, value in state.items()})
+        groups.append(group)
     return groups
 
 

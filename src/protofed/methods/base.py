@@ -105,6 +105,10 @@ class Method(ABC):
         """The architecture that the method trains, made from the user's."""
         return module
 
+    def draws_own(self) -> bool:
+        """Whether every client draws its own initial weights; otherwise one draw is common to all."""
+        return False
+
     def phases(self, epochs: int) -> Sequence[Phase]:
         """The parts of a turn."""
         return [Phase(epochs, lambda _: True)]

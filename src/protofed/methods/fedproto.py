@@ -46,14 +46,21 @@ class FedProto(FedAvg):
     collect: Collect = "last-epoch"
     absent: Literal["drop", "keep"] = "drop"  # the prototype of a class that nobody sent this round
     share_weights: bool = False  # RethinkFL's port averages the weights too
+    initial: Literal["common", "own"] = "common"  # weights; own: every client draws its own, as in the public code
 
     def __post_init__(self) -> None:
         if self.lam < 0:
             raise UserError("lam", self.lam, "it must be 0 or more")
+        if self.share_weights and self.initial == "own":
+            raise UserError("initial", self.initial, "with share_weights all begin with the server's")
 
     def shares(self, name: str) -> bool:  # noqa: ARG002
         """No weights, unless asked for."""
         return self.share_weights
+
+    def draws_own(self) -> bool:
+        """If asked for: nobody needs to send a common model then."""
+        return self.initial == "own"
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
         """Eq. 7: CE + λ · distance to the global prototype of the sample's class."""
