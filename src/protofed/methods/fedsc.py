@@ -44,7 +44,7 @@ class FedSC(FedAvg):
     weighting: Literal["discrepancy", "uniform"] = "discrepancy"  # e of Eq. 11; uniform: equal for all holders
     rpcl_weight: float = 1.0  # Table 4 switches each term off
     cpdr_weight: float = 1.0
-    collect: Collect = "last-epoch"  # as the public code; eval-pass: Algorithm 1, a little worse (docs/results.md)
+    collect: Collect = "last-epoch"  # as the public code; eval-pass: Algorithm 1
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:

@@ -56,8 +56,8 @@ class ResNet(nn.Module):
 def resnet10(shape: tuple[int, int, int], classes: int) -> ResNet:
     """ResNet-10 of FPL and FedSC: 3x3 stem at full resolution, no pooling.
 
-    Its weights begin as torch draws them, as in their code: He's are twice as large, which under BatchNorm is a rate
-    about four times as small and costs FedAvg ten points on Digit-5 (docs/results.md).
+    Its weights begin as torch draws them, as in their code; He's, about twice as large, cost FedAvg ten points on
+    Digit-5 (docs/results.md).
     """
     return ResNet(classes, conv_norm(shape[0], 64, 3), nn.Identity(), (1, 1, 1, 1))
 
