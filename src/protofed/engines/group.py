@@ -165,7 +165,7 @@ def group_clients(
         share = room(device) * len(members) / total
         group = Group(members, clients, draw(key(experiment.seed, "weights")), device, dtype, share)
         group.drawn_anew = anew[-1]
-        if method.draws_own():
+        if method.initial == "own":
             for row, index in enumerate(members):
                 state = draw(key(experiment.seed, "weights", index)).to(device, dtype).state_dict()
                 group.own.put([row], {name: value.unsqueeze(0) for name, value in state.items()})

@@ -21,6 +21,9 @@ from protofed.prototypes import Prototypes
 Collect = Literal["eval-pass", "last-epoch", "all-epochs"]
 """When prototypes are taken: after training in eval mode, or while training, before each batch's update."""
 
+Initial = Literal["common", "own"]
+"""Whose initial weights: one draw for all clients, or one for each."""
+
 
 class Batch(NamedTuple):
     """One client's mini-batch: images, labels, and which samples are real (padding is not)."""
@@ -92,6 +95,7 @@ class Method(ABC):
     clip: ClassVar[float | None] = None  # largest norm of a client's gradient
 
     collect: Collect | None = field(default=None, init=False)
+    initial: Initial = field(default="common", init=False)
 
     @abstractmethod
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
@@ -104,10 +108,6 @@ class Method(ABC):
     def extend(self, module: nn.Module, classes: int) -> nn.Module:  # noqa: ARG002
         """The architecture that the method trains, made from the user's."""
         return module
-
-    def draws_own(self) -> bool:
-        """Whether every client draws its own initial weights; otherwise one draw is common to all."""
-        return False
 
     def phases(self, epochs: int) -> Sequence[Phase]:
         """The parts of a turn."""

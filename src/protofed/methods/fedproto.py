@@ -1,7 +1,4 @@
-"""FedProto: clients share class means, never weights.  Tan et al., AAAI 2022, arXiv 2105.00243.
-
-Clients may have different architectures, inputs and classes; only the feature size is common.
-"""
+"""FedProto: class means, never weights; only the feature size is common.  Tan et al., AAAI 2022, arXiv 2105.00243."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from torch import Tensor
 
 from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Clock, Collect, Summed, Trained, Turn, cross_entropy
+from protofed.methods.base import Batch, Clock, Collect, Initial, Summed, Trained, Turn, cross_entropy
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 from protofed.prototypes import (
@@ -46,7 +43,7 @@ class FedProto(FedAvg):
     collect: Collect = "last-epoch"
     absent: Literal["drop", "keep"] = "drop"  # the prototype of a class that nobody sent this round
     share_weights: bool = False  # RethinkFL's port averages the weights too
-    initial: Literal["common", "own"] = "common"  # weights; own: every client draws its own, as in the public code
+    initial: Initial = "common"  # weights; own: every client draws its own, as in the public code
 
     def __post_init__(self) -> None:
         if self.lam < 0:
@@ -57,10 +54,6 @@ class FedProto(FedAvg):
     def shares(self, name: str) -> bool:  # noqa: ARG002
         """No weights, unless asked for."""
         return self.share_weights
-
-    def draws_own(self) -> bool:
-        """If asked for: nobody needs to send a common model then."""
-        return self.initial == "own"
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
         """Eq. 7: CE + λ · distance to the global prototype of the sample's class."""
