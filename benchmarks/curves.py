@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.tables import RESULTS
+from protofed.results.folder import RunFolder
 
 Curves = dict[str, dict[str, dict[str, list[float]]]]
 
@@ -19,8 +20,7 @@ def curves(folder: Path, scores: Iterable[str]) -> Curves:
     """By score, run and evaluated round: the accuracy of each seed."""
     found: Curves = {}
     for file in sorted(folder.glob("*/seed*/rounds.jsonl")):
-        for line in file.read_text("utf-8").splitlines():
-            row = json.loads(line)
+        for row in RunFolder(file.parent).played():
             for score in scores:
                 if score in row["accuracy"]:
                     of_run = found.setdefault(score, {}).setdefault(file.parts[-3], {})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -136,13 +136,11 @@ class Page:
 
     def why(self, name: str, *keys: str) -> str:
         """The mean and the spread of what an experiment gave, by the keys that lead to its list of values."""
-        found = self._found(name, keys)
-        return f"{statistics.fmean(found):.1f} ± {statistics.stdev(found):.1f}"
+        return _mean_and_std(self._found(name, keys))
 
     def best(self, name: str, *keys: str) -> str:
         """The mean and the spread of each seed's best round, by the keys that lead to a curve."""
-        found = [max(values) for values in zip(*self._found(name, keys).values(), strict=True)]
-        return f"{statistics.fmean(found):.1f} ± {statistics.stdev(found):.1f}"
+        return _mean_and_std([max(values) for values in zip(*self._found(name, keys).values(), strict=True)])
 
     def each(self, name: str, *keys: str) -> str:
         """The value of each seed of an experiment."""
@@ -306,6 +304,10 @@ def _cost(cell: Cell, costs: Mapping[str, Mapping[str, Any]]) -> tuple[float, fl
 
 def _megabytes(sent: float) -> str:
     return f"{sent:,.3g}" if sent < 1000 else f"{sent:,.0f}"
+
+
+def _mean_and_std(values: Sequence[float]) -> str:
+    return f"{statistics.fmean(values):.1f} ± {statistics.stdev(values):.1f}"
 
 
 def _spread(cell: Cell, whose: str) -> str:

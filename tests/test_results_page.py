@@ -149,16 +149,26 @@ def test_curves_are_read_from_runs_and_a_seed_may_be_best_in_another_round(
     for seed, accuracies in enumerate([(10.0, 40.0, 30.0), (10.0, 20.0, 50.004)]):
         run = tmp_path / "t" / "mnist-fedavg" / f"seed{seed}"
         run.mkdir(parents=True)
-        rounds = [{"round": i, "accuracy": {"own/own/head": a}} for i, a in zip((1, 5, 10), accuracies, strict=True)]
-        rounds.insert(1, {"round": 2, "accuracy": {}})  # not evaluated
+        rest: dict[str, Any] = {"seconds": 0.1, "loss": 1.0, "losses": [1.0], "participants": [0], "bytes_up": 0}
+        rest |= {
+            "bytes_down": 0,
+            "scalars_up": {"weights": 0, "prototypes": 0},
+            "prototypes": {},
+            "clusters": {},
+            "diagnostic": [],
+            "interval": {},
+        }
+        rest |= {"per_client": {}, "per_domain": {}}
+        tested = {i: {"own/own/head": a} for i, a in zip((1, 3, 4), accuracies, strict=True)}
+        rounds = [{"round": i, "accuracy": tested.get(i, {}), **rest} for i in range(1, 5)]
         (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rounds))
     monkeypatch.setattr(curves, "RESULTS", tmp_path)
     curves.main([str(tmp_path / "t"), "own/own/head", "global/all/head"])
     page = Page(tmp_path)
-    assert page.each("t-curves", "own/own/head", "mnist-fedavg", "10") == "30.0, 50.0"
+    assert page.each("t-curves", "own/own/head", "mnist-fedavg", "4") == "30.0, 50.0"
     assert (
         page.told("t-curves", "own/own/head", "mnist-fedavg")
-        == "{'1': [10.0, 10.0], '5': [40.0, 20.0], '10': [30.0, 50.0]}"
+        == "{'1': [10.0, 10.0], '3': [40.0, 20.0], '4': [30.0, 50.0]}"
     )
     assert page.best("t-curves", "own/own/head", "mnist-fedavg") == "45.0 ± 7.1"
 

@@ -299,9 +299,10 @@ def _check_protocol(task: Task, trial: Trial) -> None:
     if task.folder is None or not task.folder.exists():
         return
     held = RunFolder.open(task.folder).experiment()
-    for name in trial.values.keys() - needs_file(trial.values):
+    moved = needs_file(trial.values)
+    for name in trial.values:
         there, now = getattr(held, name), getattr(task.experiment, name)
-        if there != now:
+        if there != now and name not in moved:
             why = f"its {name} is {there}, in the protocol {now}: remove that folder, or name a new one"
             raise UserError("--out", str(task.folder), why)
 

@@ -114,7 +114,7 @@ def test_some_numbers_by_hand() -> None:
     assert found.trial is not None
     values = found.trial.values
     assert (values["ways"], values["half_width"], values["shots"], values["clients"]) == (3, 2, 100, 20)
-    assert (values["rounds"], values["params"]) == (100, {"lam": 1.0, "initial": "own"})
+    assert (values["rounds"], values["params"]) == (100, {"initial": "own", "lam": 1.0})
     assert found.trial.reading.score == "own/own/nearest-own"
 
 
