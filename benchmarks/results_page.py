@@ -27,6 +27,9 @@ TEMPLATE = "results.md.j2"
 COLUMNS = 3
 """Of panels in the plot."""
 
+ALONE = "alone.json"
+"""Seconds of a round, by table and run, of runs that had the machine to themselves: benchmarks.alone."""
+
 NOT_AT_HAND = ("cifar100", "tiny-imagenet", "fc100", "domainnet")
 """Datasets that this page's authors did not have."""
 
@@ -42,10 +45,22 @@ class Scenario(NamedTuple):
     setting: str
     alone: bool = True  # runs of different methods had the machine alike: their seconds can be compared
 
+    def cells(self, table: Mapping[str, Any]) -> list[Cell]:
+        """The accuracies of a table that are compared."""
+        where = self.dataset, self.setting
+        return [
+            one for one in table["cells"] if (one["dataset"], one["setting"]) == where and one["metric"] in ACCURACIES
+        ]
+
 
 DOMAINS = "one client per domain;domain=Avg"
+FEW, FEW_LETTERS = "n=3;k=100;stdev=2;20 clients", "n=3;k=100;stdev=1;20 clients"
 SCENARIOS = (
     Scenario("Label skew, small images", ("mp-fedcl-table6-mnist",), "MNIST", "label-nonIID Dir(0.05);5 clients"),
+    Scenario("Each client its own few classes, digits", ("fedproto-table2",), "MNIST", FEW, alone=False),
+    Scenario(
+        "Each client its own few classes, letters", ("fedproto-table1-femnist-n3",), "FEMNIST", FEW_LETTERS, alone=False
+    ),
     Scenario("Domain skew, frozen encoder", ("mp-fedcl-table5",), "Digit-5", "feature-nonIID;5 clients;domain=Average"),
     Scenario("Domain skew, ResNet-10", ("fedplcc-table2", "fedplcc-table2-fccl"), "Digit-5", DOMAINS, alone=False),
     Scenario("Domain skew, photographs", ("fedplcc-table3", "fedplcc-table3-fccl"), "Office-10", DOMAINS, alone=False),
@@ -61,7 +76,7 @@ class Worth(NamedTuple):
     accuracy: float
     std: float
     megabytes: float
-    seconds: float
+    seconds: float | None  # not known where runs shared a machine
 
 
 @dataclass(frozen=True)
@@ -170,11 +185,22 @@ class Page:
 
     def worth(self, scenario: Scenario) -> list[Worth]:
         """Every method of a scenario, the most accurate first."""
-        found = self.measured(*scenario.tables)
-        where = scenario.dataset, scenario.setting
-        cells = [cell for cell in found["cells"] if (cell["dataset"], cell["setting"]) == where]
-        rows = [Worth(cell["method"], cell["ours"], cell["ours_std"], *_cost(cell, found["costs"])) for cell in cells]
+        rows = []
+        for name in scenario.tables:
+            table = self.measured(name)
+            for cell in scenario.cells(table):
+                megabytes, shared = _cost(cell, table["costs"])
+                seconds = shared if scenario.alone else self._alone(name, cell, table["costs"])
+                rows.append(Worth(cell["method"], cell["ours"], cell["ours_std"], megabytes, seconds))
         return sorted(rows, key=lambda row: -row.accuracy)
+
+    def _alone(self, table: str, cell: Cell, costs: Mapping[str, Mapping[str, Any]]) -> float | None:
+        """The rounds of a cell's runs, each as long as alone on the machine."""
+        file = self.folder / ALONE
+        known = json.loads(file.read_text("utf-8")).get(table, {}) if file.exists() else {}
+        if not all(trial in known for trial in cell["trials"]):
+            return None
+        return float(sum(costs[trial]["rounds"] * known[trial] for trial in cell["trials"]))
 
     def learned(self) -> str:
         """A table for every scenario: accuracy, what was sent, and accuracy for each megabyte and second."""
@@ -186,7 +212,7 @@ class Page:
             for row in self.worth(scenario):
                 each = f"{row.accuracy / row.megabytes:,.3g}" if row.megabytes else "∞"
                 texts = [row.method, f"{row.accuracy:.1f} ± {row.std:.1f}", _megabytes(row.megabytes)]
-                times = [f"{row.seconds:,.1f}", f"{row.accuracy / row.seconds:,.2g}"] if scenario.alone else ["–", "–"]
+                times = [f"{row.seconds:,.1f}", f"{row.accuracy / row.seconds:,.2g}"] if row.seconds else ["–", "–"]
                 lines.append(_row([*texts, times[0], each, times[1]]))
             parts.append("\n".join(lines))
         return "\n\n".join(parts)

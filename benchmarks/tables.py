@@ -40,8 +40,11 @@ TABLES = {
     "fedplcc-table3": f"fedplcc/table3 {PRIVATE} {BF16}",
     "fedplcc-table3-fccl": f"fedplcc/table3 {PUBLIC} {BF16}",
     "fedplcc-table5": f"fedplcc/table5 {BF16}",
+    "fedproto-table1-mnist": "fedproto/table1 --only mnist --eval-every 1000",
     "fedproto-table2": "fedproto/table2 --eval-every 1000",
-    "fedproto-table1-femnist": "fedproto/table1 --only femnist --eval-every 1000",
+    "fedproto-table1-femnist-n3": "fedproto/table1 --only femnist,n=3 --eval-every 1000",
+    "fedproto-table1-femnist-n4": "fedproto/table1 --only femnist,n=4 --eval-every 1000",
+    "fedproto-table1-femnist-n5": "fedproto/table1 --only femnist,n=5 --eval-every 1000",
     "fedproto-fig3": "fedproto/fig3 --eval-every 1000",
     "fedproto-fig4": "fedproto/fig4 --eval-every 1000",
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ from protofed.methods.fpl import FPL
 from protofed.models import ModelSpec, build
 from protofed.models.net import Net
 from protofed.models.output import Output
-from protofed.prototypes import Prototypes, cluster_attraction, cluster_contrast
+from protofed.prototypes import ClusterWeights, Prototypes, cluster_attraction, cluster_contrast
 from protofed.results.folder import RunFolder
 from protofed.results.progress import Progress
 from protofed.runner import Run
@@ -47,6 +47,12 @@ every_method = pytest.mark.parametrize("kind", EACH)
 
 Slow = Callable[[Tensor, int, Tensor, slow.Clusters], Tensor]
 
+
+def counted_once(clusters: slow.Clusters) -> slow.Clusters:
+    """The same, as if each had one sample."""
+    return {c: [(vector, 1.0) for vector, _ in members] for c, members in clusters.items()}
+
+
 # Each variant beside its equations.
 VARIANTS: dict[str, tuple[Method, Slow]] = {
     "fpl": (FPL(), lambda z, y, ce, g: slow.fpl(z, y, ce, g, 0.02)),
@@ -62,8 +68,12 @@ VARIANTS: dict[str, tuple[Method, Slow]] = {
         lambda z, y, ce, g: slow.fedplcc(z, y, ce, g, 3, 6, 0.055, 0.5, Fraction(1), True),
     ),
     "fedplcc weights 1": (
-        FedPLCC(weighted=False),
+        FedPLCC(cluster_weights="one"),
         lambda z, y, ce, g: slow.fedplcc(z, y, ce, g, 100, 1000, 0.07, 0.5, Fraction(1, 2), False),
+    ),
+    "fedplcc equal weights": (
+        FedPLCC(cluster_weights="equal"),
+        lambda z, y, ce, g: slow.fedplcc(z, y, ce, counted_once(g), 100, 1000, 0.07, 0.5, Fraction(1, 2), True),
     ),
     "fedplcc no contrast": (
         FedPLCC(lambda1=0.0, lambda2=1000.0),
@@ -191,36 +201,39 @@ def test_fedplcc_with_equal_weights_contrasts_as_fedplvm(seed: int, slots: int, 
     known = random_prototypes(CLASSES, slots, DIM, seed=seed, empty=0)
     equal = Prototypes(known.vectors, torch.tensor([3.0, 1, 8, 2]).double().view(-1, 1).expand(-1, slots))
 
-    def contrasts(clusters: Prototypes, weighted: bool) -> tuple[Tensor, Tensor]:
+    def contrasts(clusters: Prototypes, weights: ClusterWeights) -> tuple[Tensor, Tensor]:
         cosine = torch.cosine_similarity(z, clusters.class_mean()[y], dim=-1)
         fedplvm = loss_of(FedPLVM(lam=1.0, alpha=alpha, temperature=tau), z, y, clusters) - 2 * (1 - cosine) ** 2
-        fedplcc = FedPLCC(lambda1=1.0, ratio=0.0, alpha=alpha, temperature=tau, weighted=weighted)
+        fedplcc = FedPLCC(lambda1=1.0, ratio=0.0, alpha=alpha, temperature=tau, cluster_weights=weights)
         return loss_of(fedplcc, z, y, clusters), fedplvm
 
-    assert_close(*contrasts(equal, weighted=True))
-    assert_close(*contrasts(known, weighted=False))
+    assert_close(*contrasts(equal, "samples"))
+    assert_close(*contrasts(known, "equal"))
+    assert_close(*contrasts(known, "one"))
 
 
 def test_unequal_weights_and_numbers_of_clusters_do_matter() -> None:
     z, y = random_features(5, DIM, seed=0), torch.arange(5) % CLASSES
     known = random_prototypes(CLASSES, 3, DIM, seed=0, empty=0)
-    weighted, plain_sum = (loss_of(FedPLCC(ratio=0.0, weighted=w), z, y, known) for w in (True, False))
+    weighted, plain_sum = (loss_of(FedPLCC(ratio=0.0, cluster_weights=w), z, y, known) for w in ("samples", "one"))
     assert float((weighted - plain_sum).abs().min()) > 1e-6
 
 
 @quick
-@given(seed=seeds, weighted=st.booleans())
-def test_all_clusters_pull_with_phi_1(seed: int, weighted: bool) -> None:
+@given(seed=seeds, weights=st.sampled_from(get_args(ClusterWeights)))
+def test_all_clusters_pull_with_phi_1(seed: int, weights: ClusterWeights) -> None:
     """The full weighted sum; W sums to 1 in each class, so it is bounded by 1."""
     z, y = random_features(5, DIM, seed=seed), random_labels(5, classes=CLASSES, seed=seed).clamp(min=0)
     known = random_prototypes(CLASSES, 4, DIM, seed=seed, empty=0)
-    method = FedPLCC(lambda1=0.0, lambda2=1.0, phi=1.0, weighted=weighted)
+    method = FedPLCC(lambda1=0.0, lambda2=1.0, phi=1.0, cluster_weights=weights)
     cosines = torch.cosine_similarity(z.unsqueeze(1), known.vectors[y], dim=-1).clamp(1e-4, 1)
-    share = known.counts / known.counts.sum(-1, keepdim=True) if weighted else torch.ones_like(known.counts)
-    assert_close(share.sum(-1), torch.full((CLASSES,), 1.0 if weighted else 4.0, dtype=torch.float64))
+    share = known.counts / known.counts.sum(-1, keepdim=True)
+    if weights != "samples":
+        share = torch.full_like(share, 1.0 if weights == "one" else 0.25)
+    assert_close(share.sum(-1), torch.full((CLASSES,), 4.0 if weights == "one" else 1.0, dtype=torch.float64))
     pull = torch.tensor(9.0, dtype=torch.float64).log() - loss_of(method, z, y, known)
     assert_close(pull, (cosines.sqrt() * share[y]).sum(-1))
-    assert not weighted or bool((pull <= 1).all())
+    assert weights == "one" or bool((pull <= 1).all())
 
 
 def test_lambda2_is_ten_times_lambda1_unless_said() -> None:
@@ -342,7 +355,8 @@ RUNS: dict[str, FedAvg] = {
     "fedplvm": FedPLVM(lam=1.0),
     "fedplvm uniform": FedPLVM(lam=1.0, averaging="uniform", alpha=1.0),
     "fedplcc": FedPLCC(lambda1=0.5),
-    "fedplcc weights 1": FedPLCC(lambda1=0.5, weighted=False),
+    "fedplcc weights 1": FedPLCC(lambda1=0.5, cluster_weights="one"),
+    "fedplcc equal weights": FedPLCC(lambda1=0.5, cluster_weights="equal"),
     "fedplcc all pull": FedPLCC(lambda1=0.5, phi=1.0),
     "fedplcc weighted centroids": FedPLCC(lambda1=0.5, centroids="weighted"),
     "fedplcc no contrast": FedPLCC(lambda1=0.0, lambda2=5.0),
@@ -402,7 +416,9 @@ def test_every_term_was_at_work_in_these_runs(name: str) -> None:
     if isinstance(method, FedPLVM):
         assert float((1 - torch.cosine_similarity(z, known.class_mean()[y], dim=-1)).square().mean()) > 1e-3
     if isinstance(method, FedPLCC):
-        pulls = [cluster_attraction(z, y, known, method.alpha, phi, method.weighted).mean() for phi in (0.5, 1.0)]
+        pulls = [
+            cluster_attraction(z, y, known, method.alpha, phi, method.cluster_weights).mean() for phi in (0.5, 1.0)
+        ]
         assert pulls[1] < pulls[0] < -0.1
     if isinstance(method, FedProc):
         assert 0 <= method.share(Clock(2, 3)) < method.share(Clock(1, 3)) < 1

@@ -140,15 +140,15 @@ def test_an_ablation_switches_off_what_its_row_says() -> None:
         method = build_method(trial.values["method"], trial.values["params"])
         assert isinstance(method, FedPLCC)
         lambda2 = method.ratio * method.lambda1 if method.lambda2 is None else method.lambda2
-        found[setting.split(";", 1)[1]] = (method.lambda1, lambda2, method.phi, method.weighted)
+        found[setting.split(";", 1)[1]] = (method.lambda1, lambda2, method.phi, method.cluster_weights)
     assert found == {
-        "L_contra=off;L_corr=off;domain=Avg": (0, 0, 0.5, True),
-        "L_contra=off;L_corr=on;domain=Avg": (0, 1000, 0.5, True),
-        "L_contra=off;L_corr=phi=1;domain=Avg": (0, 1000, 1, True),
-        "L_contra=on;L_corr=off;domain=Avg": (100, 0, 0.5, True),
-        "L_contra=on;L_corr=phi=1;domain=Avg": (100, 1000, 1, True),
-        "L_contra=w=1;L_corr=w=1;domain=Avg": (100, 1000, 0.5, False),
-        "L_contra=on;L_corr=on;domain=Avg": (100, 1000, 0.5, True),
+        "L_contra=off;L_corr=off;domain=Avg": (0, 0, 0.5, "samples"),
+        "L_contra=off;L_corr=on;domain=Avg": (0, 1000, 0.5, "samples"),
+        "L_contra=off;L_corr=phi=1;domain=Avg": (0, 1000, 1, "samples"),
+        "L_contra=on;L_corr=off;domain=Avg": (100, 0, 0.5, "samples"),
+        "L_contra=on;L_corr=phi=1;domain=Avg": (100, 1000, 1, "samples"),
+        "L_contra=w=1;L_corr=w=1;domain=Avg": (100, 1000, 0.5, "one"),
+        "L_contra=on;L_corr=on;domain=Avg": (100, 1000, 0.5, "samples"),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import get_args
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from torch.testing import assert_close
 
 from protofed.errors import UserError
-from protofed.prototypes import Prototypes, cluster_attraction, cluster_contrast
+from protofed.prototypes import ClusterWeights, Prototypes, cluster_attraction, cluster_contrast
 from reference import finch as reference
 
 from .cases import quick, random_features, random_labels, random_prototypes, seeds
@@ -47,14 +48,14 @@ def test_losses_are_the_equations(
     clusters = random_prototypes(classes, slots, dim, seed=seed)
     z, y, sets = features.numpy(), labels.numpy(), reference.as_clusters(clusters)
     kept = {number: math.ceil(phi * number) for number in range(slots + 1)}
-    for weighted in (False, True):
+    for weights in get_args(ClusterWeights):
         close(
-            cluster_contrast(features, labels, clusters, temperature, alpha, weighted),
-            reference.cluster_contrast(z, y, sets, temperature, alpha, weighted),
+            cluster_contrast(features, labels, clusters, temperature, alpha, weights),
+            reference.cluster_contrast(z, y, sets, temperature, alpha, weights),
         )
         close(
-            cluster_attraction(features, labels, clusters, alpha, float(phi), weighted),
-            reference.cluster_attraction(z, y, sets, alpha, kept, weighted),
+            cluster_attraction(features, labels, clusters, alpha, float(phi), weights),
+            reference.cluster_attraction(z, y, sets, alpha, kept, weights),
         )
 
 
@@ -65,8 +66,8 @@ def test_one_cluster_a_class_is_cross_entropy_of_cosines(temperature: float) -> 
     clusters = random_prototypes(4, 1, 5, seed=2, empty=0)
     cosines = cosine_similarity(features.unsqueeze(1), clusters.vectors[:, 0].unsqueeze(0), dim=-1)
     expected = cross_entropy(cosines / temperature, labels, reduction="none")
-    for weighted in (False, True):
-        assert_close(cluster_contrast(features, labels, clusters, temperature, weighted=weighted), expected)
+    for weights in get_args(ClusterWeights):
+        assert_close(cluster_contrast(features, labels, clusters, temperature, weights=weights), expected)
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -77,7 +78,7 @@ def test_equal_weights_in_classes_of_equal_size_do_not_matter(alpha: float) -> N
         random_features(4, 3, 5, seed=1), torch.tensor([2.0, 5.0, 1.0, 9.0]).double().view(4, 1).expand(4, 3)
     )
     assert_close(
-        cluster_contrast(features, labels, clusters, 0.07, alpha, weighted=True),
+        cluster_contrast(features, labels, clusters, 0.07, alpha, "samples"),
         cluster_contrast(features, labels, clusters, 0.07, alpha),
     )
 
@@ -95,7 +96,7 @@ def test_all_clusters_attract_with_phi_1_and_the_best_always() -> None:
 def test_a_product_that_rounds_up_keeps_no_cluster_more() -> None:
     clusters = Prototypes(torch.ones(1, 100, 2).double(), torch.ones(1, 100).double())
     assert 0.07 * 100 > 7
-    close(cluster_attraction(torch.ones(1, 2).double(), torch.tensor([0]), clusters, 0.5, 0.07, weighted=False), [-7.0])
+    close(cluster_attraction(torch.ones(1, 2).double(), torch.tensor([0]), clusters, 0.5, 0.07, "one"), [-7.0])
 
 
 def test_normalised_attraction_is_bounded_by_1() -> None:
@@ -106,8 +107,8 @@ def test_normalised_attraction_is_bounded_by_1() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize("weighted", [False, True])
-def test_finite_at_every_angle(dtype: torch.dtype, alpha: float, weighted: bool) -> None:
+@pytest.mark.parametrize("weights", get_args(ClusterWeights))
+def test_finite_at_every_angle(dtype: torch.dtype, alpha: float, weights: ClusterWeights) -> None:
     # Cosines −1, 0 and 1, a zero feature, a zero prototype, an empty slot, an empty class and a padding sample.
     z = torch.tensor([[1, 0], [-1, 0], [0, 1], [0, 0], [1, 0], [1, 0], [2, 0]], dtype=dtype, requires_grad=True)
     labels = torch.tensor([0, 0, 0, 0, 2, -1, 1])
@@ -116,8 +117,8 @@ def test_finite_at_every_angle(dtype: torch.dtype, alpha: float, weighted: bool)
         torch.tensor([[1, 1e6], [3, 0], [0, 0]], dtype=dtype),
     )
     for value in (
-        cluster_contrast(z, labels, clusters, 0.005, alpha, weighted),
-        cluster_attraction(z, labels, clusters, alpha, 0.5, weighted),
+        cluster_contrast(z, labels, clusters, 0.005, alpha, weights),
+        cluster_attraction(z, labels, clusters, alpha, 0.5, weights),
     ):
         (gradient,) = torch.autograd.grad(value.sum(), z)
         assert value.dtype == dtype
@@ -134,7 +135,7 @@ def test_gradients_are_the_slopes(alpha: float) -> None:
     clusters = Prototypes(
         random_features(3, 3, 3, seed=1).abs() + 0.1, random_prototypes(3, 3, 3, seed=1, empty=0).counts
     )
-    assert torch.autograd.gradcheck(lambda z: cluster_contrast(z, labels, clusters, 0.07, alpha, True), z)
+    assert torch.autograd.gradcheck(lambda z: cluster_contrast(z, labels, clusters, 0.07, alpha, "samples"), z)
     assert torch.autograd.gradcheck(lambda z: cluster_attraction(z, labels, clusters, alpha, 0.5), z)
 
 

@@ -38,7 +38,7 @@ LOSSES: dict[str, Loss] = {
     "slot": lambda z, y, p: slot_contrast(z, y, p, 0.07),
     "pooled": lambda z, y, p: pooled_contrast(z, y, p, 0.07),
     "cluster": lambda z, y, p: cluster_contrast(z, y, p.take(0), 0.07),
-    "weighted cluster": lambda z, y, p: cluster_contrast(z, y, p.take(0), 0.07, 0.25, weighted=True),
+    "weighted cluster": lambda z, y, p: cluster_contrast(z, y, p.take(0), 0.07, 0.25, weights="samples"),
     "attraction": lambda z, y, p: cluster_attraction(z, y, p.take(0), 0.5, 0.5),
     **{m: lambda z, y, p, m=m: distance(z, y, Prototypes(p.vectors[0], p.counts[0]), m) for m in METRICS},  # type: ignore[misc]
     **{

@@ -81,13 +81,18 @@ def power(z: Array, g: Array, alpha: float) -> float:
     return cosine(z, g) if alpha == 1 else min(max(cosine(z, g), 1e-4), 1.0) ** alpha
 
 
-def shares(clusters: list[tuple[Array, float]], weighted: bool) -> list[float]:
-    """W: each cluster's part of its class's count, or 1."""
-    return [count / sum(n for _, n in clusters) if weighted else 1.0 for _, count in clusters]
+def shares(clusters: list[tuple[Array, float]], weights: str) -> list[float]:
+    """W: each cluster's part of its class's count, the same part for each, or 1."""
+    parts = {
+        "samples": [count / sum(n for _, n in clusters) for _, count in clusters],
+        "equal": [1 / len(clusters) for _ in clusters],
+        "one": [1.0 for _ in clusters],
+    }
+    return parts[weights]
 
 
 def cluster_contrast(
-    features: Array, labels: Labels, clusters: Clusters, temperature: float, alpha: float, weighted: bool
+    features: Array, labels: Labels, clusters: Clusters, temperature: float, alpha: float, weights: str
 ) -> list[float]:
     """−log (Σ over the own class / Σ over all classes) of W exp(s_α/τ), scaled by the largest exponential."""
     losses = []
@@ -99,7 +104,7 @@ def cluster_contrast(
         terms = {
             c: [
                 w * math.exp(power(z, g, alpha) / temperature - top)
-                for (g, _), w in zip(members, shares(members, weighted), strict=True)
+                for (g, _), w in zip(members, shares(members, weights), strict=True)
             ]
             for c, members in clusters.items()
         }
@@ -109,12 +114,12 @@ def cluster_contrast(
 
 
 def cluster_attraction(
-    features: Array, labels: Labels, clusters: Clusters, alpha: float, kept: dict[int, int], weighted: bool
+    features: Array, labels: Labels, clusters: Clusters, alpha: float, kept: dict[int, int], weights: str
 ) -> list[float]:
     """− the sum of the largest s_α W of the own class; `kept` says how many of how many clusters."""
     losses = []
     for z, y in zip(features, labels, strict=True):
         members = clusters.get(int(y), [])
-        pulls = [power(z, g, alpha) * w for (g, _), w in zip(members, shares(members, weighted), strict=True)]
+        pulls = [power(z, g, alpha) * w for (g, _), w in zip(members, shares(members, weights), strict=True)]
         losses.append(-math.fsum(sorted(pulls, reverse=True)[: kept[len(pulls)]]))
     return losses

@@ -1,7 +1,7 @@
 """FedPLCC: FedPLVM whose clusters count by their samples.  Kuang et al., arXiv 2409.18578.
 
 Small outlying clusters get small weights, and a feature is pulled only to the nearer part of its class's clusters.
-Table V: no L_contra is `lambda1=0 lambda2=1000`, no L_corr `ratio=0`, neither `lambda1=0`, w = 1 `weighted=false`.
+Table V: no L_contra is `lambda1=0 lambda2=1000`, no L_corr `ratio=0`, neither `lambda1=0`, w = 1 `cluster_weights=one`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Batch, Clock, Collect, Trained, Turn, cross_entropy
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
-from protofed.prototypes import Centroids, Prototypes, cluster_attraction, cluster_contrast, finch, finch_pool
+from protofed.prototypes import (
+    Centroids,
+    ClusterWeights,
+    Prototypes,
+    cluster_attraction,
+    cluster_contrast,
+    finch,
+    finch_pool,
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,9 @@ class FedPLCC(FedAvg):
     temperature: float = 0.07  # τ; "best τ = 0.55", lower than 0.07, is probably 0.055
     alpha: float = 0.5  # α
     phi: float = 0.5  # φ; 1: every cluster pulls
-    weighted: bool = True  # False: all weights are 1 in the loss
+    cluster_weights: ClusterWeights = (
+        "samples"  # W; Table V's w = 1 may be one, or equal: 1, divided by the class's sum
+    )
     centroids: Centroids = "unweighted"  # of the server's clusters; the paper does not say
     collect: Collect = "eval-pass"
 
@@ -59,8 +69,9 @@ class FedPLCC(FedAvg):
         clusters = turn.received.prototypes.get("clusters")
         if clusters is None:  # first round
             return task
-        contrast = cluster_contrast(out.features, batch.y, clusters, self.temperature, self.alpha, self.weighted)
-        correction = cluster_attraction(out.features, batch.y, clusters, self.alpha, self.phi, self.weighted)
+        given = out.features, batch.y, clusters
+        contrast = cluster_contrast(*given, self.temperature, self.alpha, self.cluster_weights)
+        correction = cluster_attraction(*given, self.alpha, self.phi, self.cluster_weights)
         lambda2 = self.ratio * self.lambda1 if self.lambda2 is None else self.lambda2
         return task + self.lambda1 * contrast + lambda2 * correction
 

@@ -5,6 +5,7 @@ from protofed.prototypes.dbscan import dbscan, quantile_eps
 from protofed.prototypes.finch import Centroids, finch, finch_pool
 from protofed.prototypes.kmeans import Start, kmeans
 from protofed.prototypes.losses import (
+    ClusterWeights,
     Metric,
     cluster_attraction,
     cluster_contrast,
@@ -20,6 +21,7 @@ from protofed.prototypes.type import Prototypes
 
 __all__ = [
     "Centroids",
+    "ClusterWeights",
     "Metric",
     "Prototypes",
     "Segments",

@@ -18,6 +18,8 @@ from protofed.prototypes.means import class_means
 from protofed.prototypes.type import Prototypes
 
 Metric = Literal["mse", "l2", "l1", "emd"]
+ClusterWeights = Literal["samples", "equal", "one"]
+"""W_g of a cluster: its part of its class's samples, the same part for each of the class's clusters, or 1."""
 
 _ZERO = 1e-8  # what is no longer than this has no direction
 _CHUNK = 2**16  # similarities of a client held at once
@@ -49,15 +51,15 @@ def cluster_contrast(
     clusters: Prototypes,
     temperature: float,
     alpha: float = 1.0,
-    weighted: bool = False,
+    weights: ClusterWeights = "one",
 ) -> Tensor:
     """−log [Σ_{g ∈ G^y} W_g exp(s_α(z, g)/τ) / Σ_{g ∈ G} W_g exp(s_α(z, g)/τ)], G^c the clusters of class c, [C, M, D].
 
-    FPL and FedSC: alpha 1. FedPLVM: alpha below 1. FedPLCC: `weighted` too, W_g the cluster's share of its class.
+    FPL and FedSC: alpha 1. FedPLVM: alpha below 1. FedPLCC: weighted by samples too.
     """
     logits = _powers(features, clusters, alpha) / temperature
-    if weighted:
-        logits = logits + _shares(clusters).log()  # −∞ in an empty slot, masked next
+    if weights != "one":
+        logits = logits + _parts(clusters, weights).log()  # −∞ in an empty slot, masked next
     by_class = logits.masked_fill(~clusters.filled, torch.finfo(logits.dtype).min).logsumexp(-1)
     own = labels.clamp(min=0)
     known = clusters.present[own] & (labels >= 0)
@@ -65,19 +67,24 @@ def cluster_contrast(
 
 
 def cluster_attraction(
-    features: Tensor, labels: Tensor, clusters: Prototypes, alpha: float, phi: float, weighted: bool = True
+    features: Tensor,
+    labels: Tensor,
+    clusters: Prototypes,
+    alpha: float,
+    phi: float,
+    weights: ClusterWeights = "samples",
 ) -> Tensor:
     """FedPLCC's L_corr: − Σ of the ⌈φ |G^y|⌉ largest s_α(z, g) W_g, g in the clusters G^y of the sample's class.
 
-    `clusters` is [C, M, D]. W_g is the cluster's share of its class; 1 if not `weighted`.
+    `clusters` is [C, M, D].
     """
     if not 0 < phi <= 1:
         raise UserError("phi", phi, "the part of the clusters that attract is above 0 and at most 1")
     own = labels.clamp(min=0)
     filled = clusters.filled[own] & (labels >= 0).unsqueeze(-1)  # [B, M]
     pull = _powers(features, clusters, alpha)
-    if weighted:
-        pull = pull * _shares(clusters)
+    if weights != "one":
+        pull = pull * _parts(clusters, weights)
     pull = pull.gather(1, own.view(-1, 1, 1).expand(-1, 1, pull.shape[-1])).squeeze(1)
     pull = pull.masked_fill(~filled, torch.finfo(pull.dtype).min).sort(-1, descending=True).values
 
@@ -136,10 +143,11 @@ def _powers(features: Tensor, clusters: Prototypes, alpha: float) -> Tensor:
     return cosines if alpha == 1 else cosines.clamp(1e-4, 1) ** alpha
 
 
-def _shares(clusters: Prototypes) -> Tensor:
-    """[C, M]: each cluster's part of its class's count; 0 for an empty slot."""
-    total = clusters.counts.sum(-1, keepdim=True)
-    return clusters.counts / torch.where(total > 0, total, 1)
+def _parts(clusters: Prototypes, weights: ClusterWeights) -> Tensor:
+    """[C, M]: each cluster's part of its class; 0 for an empty slot."""
+    counts = clusters.counts if weights == "samples" else clusters.filled.to(clusters.counts.dtype)
+    total = counts.sum(-1, keepdim=True)
+    return counts / torch.where(total > 0, total, 1)
 
 
 def _contrast(features: Tensor, labels: Tensor, pool: Prototypes, temperature: float, log_sums: _LogSums) -> Tensor:
