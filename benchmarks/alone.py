@@ -33,9 +33,8 @@ def experiments(scenario: Scenario, machine: Mapping[str, Any]) -> Iterator[tupl
                 yield name, trial, trials[trial].experiment({**machine, "rounds": ROUNDS, "eval_every": ROUNDS})
 
 
-def seconds(experiment: Experiment) -> float:
+def seconds(run: Run) -> float:
     """Of a round; the median of those that neither warm up nor are evaluated."""
-    run = Run(experiment)
     return float(statistics.median([run.play_round()["seconds"] for _ in range(ROUNDS)][2:-1]))
 
 
@@ -54,8 +53,10 @@ def main(words: Sequence[str] | None = None) -> None:
     for scenario in SCENARIOS:
         for table, name, experiment in experiments(scenario, machine):
             if table in asked.tables:
-                known.setdefault(table, {})[name] = round(seconds(experiment), 4)
-                print(f"{table}, {name}: {known[table][name]:.3f} s a round", flush=True)
+                run = Run(experiment)
+                of_table = known.setdefault(table, {})
+                of_table[name] = {"device": run.device.type, "seconds": round(seconds(run), 4)}
+                print(f"{table}, {name}: {of_table[name]['seconds']} s a round", flush=True)
                 file.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
 

@@ -28,7 +28,7 @@ COLUMNS = 3
 """Of panels in the plot."""
 
 ALONE = "alone.json"
-"""Seconds of a round, by table and run, of runs that had the machine to themselves: benchmarks.alone."""
+"""Seconds of a round, by table and run, of runs that had the machine to themselves, and which: benchmarks.alone."""
 
 NOT_AT_HAND = ("cifar100", "tiny-imagenet", "fc100", "domainnet")
 """Datasets that this page's authors did not have."""
@@ -200,7 +200,7 @@ class Page:
         known = json.loads(file.read_text("utf-8")).get(table, {}) if file.exists() else {}
         if not all(trial in known for trial in cell["trials"]):
             return None
-        return float(sum(costs[trial]["rounds"] * known[trial] for trial in cell["trials"]))
+        return float(sum(costs[trial]["rounds"] * known[trial]["seconds"] for trial in cell["trials"]))
 
     def learned(self) -> str:
         """A table for every scenario: accuracy, what was sent, and accuracy for each megabyte and second."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import curves, results_page, tables
+from benchmarks import alone, curves, results_page, tables
 from benchmarks.results_page import DOCS, Page, render
 
 from protofed.papers import find_target
@@ -122,6 +122,41 @@ def test_what_was_learned_is_sorted_by_accuracy_and_divided_by_costs(
     ]
     results_page.plot(Page(tmp_path), tmp_path / "worth.png")
     assert (tmp_path / "worth.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_runs_that_shared_a_machine_have_the_seconds_of_their_rounds_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "t", cell("A", 70.0, 30.0), cell("B", 70.0, 60.0), cell("B", 1.0, 2.0, metric="comm_params"))
+    (tmp_path / "alone.json").write_text(json.dumps({"t": {"A": {"device": "cpu", "seconds": 0.5}}}))
+    scenario = results_page.Scenario("here", ("t",), "D", "s", alone=False)
+    worth = Page(tmp_path).worth(scenario)
+    assert [(row.method, row.seconds) for row in worth] == [("B", None), ("A", 3 * 0.5)]
+    monkeypatch.setattr(results_page, "SCENARIOS", [scenario])
+    rows = [line.split("|")[1:-1] for line in Page(tmp_path).learned().splitlines() if line.startswith(("| A", "| B"))]
+    assert [[row[3].strip(), row[5].strip()] for row in rows] == [["–", "–"], ["1.5", "20"]]
+
+
+@pytest.mark.slow
+def test_methods_are_timed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = find_target("fedproto/table2", "stand-in")
+    chosen = [one for one in target.cells if one.trial and one.method in ("Local", "FedProto") and "n=3" in one.setting]
+    cells = [
+        cell(one.method, 1.0, 2.0, dataset=one.dataset, setting=one.setting, metric=one.metric, trials=[one.trial.name])
+        for one in chosen
+        if one.trial
+    ]
+    table = {"name": target.name, "variant": "stand-in", "cells": cells, "costs": {}}
+    (tmp_path / "t.json").write_text(json.dumps(table))
+    scenario = results_page.Scenario("here", ("t",), "MNIST", chosen[0].setting, alone=False)
+    monkeypatch.setattr(alone, "SCENARIOS", [scenario])
+    monkeypatch.setattr(alone, "RESULTS", tmp_path)
+    alone.main(["t"])
+    alone.main(["another"])  # nothing of it is compared, and nothing is lost
+    found = json.loads((tmp_path / "alone.json").read_text())
+    assert list(found) == ["t"]
+    assert len(found["t"]) == 2  # one setting of two
+    assert all(one["device"] == "cpu" and one["seconds"] > 0 for one in found["t"].values())
 
 
 @pytest.mark.slow

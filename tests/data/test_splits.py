@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from protofed.data import SPLITS, Dataset, Split
-from protofed.data.splits import _dirichlet_counts, cut, draw, group, long_tail
+from protofed.data.splits import _dirichlet_counts, _dirichlet_draws, cut, draw, group, long_tail
 from protofed.errors import UserError
 
 
@@ -157,6 +157,23 @@ def test_nid1_has_equal_sizes_and_unequal_labels() -> None:
     uneven = cut(dataset, split("dirichlet", alpha=0.05, min_size=50), 10, 0)
     together = torch.cat(cut(dataset, split("nid1", alpha=0.05), 10, 0))
     assert torch.equal(together, torch.cat(uneven))  # the same images in the same order, cut elsewhere
+
+
+def test_nid1_of_many_clients_takes_the_most_even_draw() -> None:
+    """Where no draw gives each client half its share, as FedSC's figure 6 has with 50 clients."""
+    dataset = toy(100)
+    with pytest.raises(UserError, match="no split with 10 images"):
+        cut(dataset, split("dirichlet", alpha=0.05, min_size=10), 50, 0)
+    parts = cut(dataset, split("nid1", alpha=0.05), 50, 0)
+    counts = table(dataset, parts)
+    assert counts.sum(1).tolist() == [20] * 50
+    assert counts.sum(0).tolist() == [100] * 10
+    assert (counts.max(1).values > 10).sum() > 25
+    draws = list(_dirichlet_draws(dataset, 0.05, True, 50, 0))
+    best = max(draws, key=lambda draw: draw.sum(axis=1).min())
+    dealt = torch.from_numpy(best)
+    laid = torch.repeat_interleave(torch.arange(10).repeat(50), dealt.flatten())  # the labels, client after client
+    assert torch.equal(dataset.train.labels[torch.cat(parts)], laid)
 
 
 def test_domains_gives_each_client_one_domain() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -56,10 +56,7 @@ def dirichlet(dataset: Dataset, split: Split, clients: int, seed: int) -> list[T
     """Each class is divided in proportions ~ Dir(alpha), until every client has min_size images."""
     _check_alpha(split.alpha)
     _check_min_size(split.min_size, clients, len(dataset.train))
-    rng = _numpy_generator(seed, "split", "dirichlet")
-    totals = torch.bincount(dataset.train.labels, minlength=len(dataset.classes)).numpy()
-    for _ in range(TRIES):
-        counts = _dirichlet_counts(totals, split.alpha, split.balance, clients, rng)
+    for counts in _dirichlet_draws(dataset, split.alpha, split.balance, clients, seed):
         if counts.sum(axis=1).min() >= split.min_size:
             return _deal(dataset.train.labels, torch.from_numpy(counts), generator(seed, "split", "deal"))
     raise UserError(
@@ -68,6 +65,15 @@ def dirichlet(dataset: Dataset, split: Split, clients: int, seed: int) -> list[T
         f"{TRIES} draws gave no split with {split.min_size} images for each of {clients} clients: "
         "raise --alpha, or lower --min-size or --clients",
     )
+
+
+def _dirichlet_draws(
+    dataset: Dataset, alpha: float, balance: bool, clients: int, seed: int
+) -> Iterator[NDArray[np.int64]]:
+    """How many images of each class each client gets, drawn again and again."""
+    rng = _numpy_generator(seed, "split", "dirichlet")
+    totals = torch.bincount(dataset.train.labels, minlength=len(dataset.classes)).numpy()
+    return (_dirichlet_counts(totals, alpha, balance, clients, rng) for _ in range(TRIES))
 
 
 def _dirichlet_counts(
@@ -88,9 +94,20 @@ def _dirichlet_counts(
 
 
 def nid1(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor]:
-    """FedSC's NID1 as its code has it: a balanced Dirichlet split, laid end to end and cut into equal parts."""
+    """FedSC's NID1 as its code has it: a balanced Dirichlet split, laid end to end and cut into equal parts.
+
+    Every client has half its share before the cut; where no draw gives that, as with many clients, the nearest to it.
+    """
+    _check_alpha(split.alpha)
     half = len(dataset.train) // clients // 2
-    uneven = dirichlet(dataset, replace(split, balance=True, min_size=max(1, half)), clients, seed)
+    best, most = np.zeros((0, 0), dtype=np.int64), -1
+    for counts in _dirichlet_draws(dataset, split.alpha, True, clients, seed):
+        smallest = int(counts.sum(axis=1).min())
+        if smallest > most:
+            best, most = counts, smallest
+        if most >= half:
+            break
+    uneven = _deal(dataset.train.labels, torch.from_numpy(best), generator(seed, "split", "deal"))
     return list(torch.cat(uneven).tensor_split(clients))
 
 
