@@ -47,12 +47,18 @@ class Deployment:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for process in self.processes.values():
+            process.send_signal(signal.SIGINT)
         for name in list(self.processes):
-            self.stop(name)
+            self._ended(name)
 
     def start(self, name: str, *words: str) -> subprocess.Popen[str]:
         """The server, or a client; wait until it says that it runs."""
-        process = self.processes[name] = protofed("deploy", *words, place=self.place)
+        self.processes[name] = protofed("deploy", *words, place=self.place)
+        return self._running(name)
+
+    def _running(self, name: str) -> subprocess.Popen[str]:
+        process = self.processes[name]
         assert process.stdout is not None
         line = process.stdout.readline()
         assert "listening" in line or "running" in line, line + process.stdout.read()
@@ -66,10 +72,21 @@ class Deployment:
         """Start one."""
         return self.start(f"client-{number}", "client", "federation", "--id", str(number), *words)
 
+    def everyone(self) -> None:
+        """Start all clients at once."""
+        names = {f"client-{number}": str(number) for number in range(self.clients)}
+        for name, number in names.items():
+            self.processes[name] = protofed("deploy", "client", "federation", "--id", number, place=self.place)
+        for name in names:
+            self._running(name)
+
     def stop(self, name: str, how: int = signal.SIGINT) -> str:
         """End one that was started; what it said."""
+        self.processes[name].send_signal(how)
+        return self._ended(name)
+
+    def _ended(self, name: str) -> str:
         process = self.processes.pop(name)
-        process.send_signal(how)
         try:
             return process.communicate(timeout=40)[0]
         except subprocess.TimeoutExpired:
@@ -92,8 +109,7 @@ def federation(place: Path, clients: int, **says: Any) -> Iterator[Deployment]:
     """One whose server and clients run."""
     with Deployment(place, clients, **says) as made:
         made.server()
-        for number in range(clients):
-            made.client(number)
+        made.everyone()
         yield made
 
 
