@@ -41,9 +41,8 @@ def seconds(run: Run) -> float:
 def main(words: Sequence[str] | None = None) -> None:
     """Measure what is asked for, beside what was measured before."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.alone", description=__doc__)
-    parser.add_argument(
-        "tables", nargs="+", metavar="TABLE", help="as benchmarks.tables names it, if a scenario has it"
-    )
+    compared = [table for scenario in SCENARIOS for table in scenario.tables]
+    parser.add_argument("tables", nargs="+", metavar="TABLE", choices=compared, help="one of " + ", ".join(compared))
     parser.add_argument("--data-dir", type=Path, help="folder with the datasets")
     parser.add_argument("--precision", default="float32", help="as the table's")
     asked = parser.parse_args(words)

@@ -152,7 +152,8 @@ def test_methods_are_timed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(alone, "SCENARIOS", [scenario])
     monkeypatch.setattr(alone, "RESULTS", tmp_path)
     alone.main(["t"])
-    alone.main(["another"])  # nothing of it is compared, and nothing is lost
+    with pytest.raises(SystemExit):
+        alone.main(["another"])
     found = json.loads((tmp_path / "alone.json").read_text())
     assert list(found) == ["t"]
     assert len(found["t"]) == 2  # one setting of two

@@ -45,9 +45,7 @@ class FedPLCC(FedAvg):
     temperature: float = 0.07  # τ; "best τ = 0.55", lower than 0.07, is probably 0.055
     alpha: float = 0.5  # α
     phi: float = 0.5  # φ; 1: every cluster pulls
-    cluster_weights: ClusterWeights = (
-        "samples"  # W; Table V's w = 1 may be one, or equal: 1, divided by the class's sum
-    )
+    cluster_weights: ClusterWeights = "samples"  # W; Table V's w = 1: one, or equal
     centroids: Centroids = "unweighted"  # of the server's clusters; the paper does not say
     collect: Collect = "eval-pass"
 
