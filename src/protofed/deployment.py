@@ -42,7 +42,7 @@ from protofed.engines.flower.processes import (
     tool,
     until_listening,
 )
-from protofed.engines.flower.server import Settings, read_nodes
+from protofed.engines.flower.settings import Settings, read_nodes
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment, read_yaml
 from protofed.forms import made

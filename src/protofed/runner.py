@@ -19,8 +19,9 @@ from protofed.data import Dataset, Federation, Split, federate, join, load
 from protofed.data.augmentation import IMAGENET
 from protofed.data.drift import Drift, gradual, sudden
 from protofed.encoder import Encoder
-from protofed.engines import Engine, make_engine
+from protofed.engines.base import Engine
 from protofed.engines.group import Group, group_clients
+from protofed.engines.making import make_engine
 from protofed.engines.ranks import ALONE, Ranks
 from protofed.errors import LostError, UserError
 from protofed.evaluation import Evaluation, Evaluator

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from protofed.cli import main
+from protofed.engines.flower.processes import end_with_parent
 
 TINY = (
     *("--method", "fedproto", "--model", "cnn", "--device", "cpu"),
@@ -56,6 +57,7 @@ def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[str
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         text=True,
+        preexec_fn=end_with_parent,  # noqa: PLW1509 - it calls nothing but the system; killed tests leave nothing behind
         **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options),
     )
 

@@ -40,7 +40,8 @@ from protofed.encoder import Card, Encoder, imported
 from protofed.engines.flower import server, wire
 from protofed.engines.flower.client import Owner, _answer, _plain
 from protofed.engines.flower.memory import Memory
-from protofed.engines.flower.server import Clients, Remote, Settings
+from protofed.engines.flower.server import Clients, Remote
+from protofed.engines.flower.settings import Settings, read_nodes
 from protofed.errors import UserError
 from protofed.evaluation import Evaluation
 from protofed.experiment import Experiment, read_yaml
@@ -224,7 +225,7 @@ def _read_owner(folder: Path) -> None:
     owner = Owner.of({"client": str(folder / "client.yaml")})
     owner.check_upload(Upload())
     owner.check(Experiment(), 100)
-    assert server.read_nodes(folder / "nodes.json") is not None
+    assert read_nodes(folder / "nodes.json") is not None
     assert server.read_label(folder / "flower.json", 2)["classes"]
 
 

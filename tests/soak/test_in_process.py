@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 
 from engines.flower.loopback import with_folder
 from engines.flower.test_rounds import assert_same, lines, sequential
-from protofed.engines.flower.server import LOG, Settings, serve
+from protofed.engines.flower.server import LOG, serve
+from protofed.engines.flower.settings import Settings
 from protofed.experiment import Experiment
 from protofed.messages import _serialised_size
 from soak.faulty import DEADLINE, WAIT, Faulty, KilledError, Odds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,10 +20,8 @@ Dir = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folde
 
 
 def _need_flower() -> None:
-    try:
-        import flwr  # noqa: F401
-    except ImportError:
-        raise UserError("flwr", None, "it is not installed: pip install 'protofed[flower]'") from None
+    if find_spec("flwr") is None:  # imported where it is used
+        raise UserError("flwr", None, "it is not installed: pip install 'protofed[flower]'")
 
 
 @group.command("init")
@@ -144,7 +143,7 @@ def flower_app_command(
     """Write a Flower app of an experiment, for `flwr run DIR`."""
     _need_flower()
     from protofed.engines.flower.app import write_app
-    from protofed.engines.flower.server import Settings
+    from protofed.engines.flower.settings import Settings
 
     write_app(folder, experiment_from(read_yaml(config) if config else {}, flags, set_), Settings())
     print(f"run it with: flwr run {folder}")

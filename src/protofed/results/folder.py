@@ -12,7 +12,6 @@ from typing import Any, TypedDict
 from protofed.errors import UserError
 from protofed.experiment import Experiment, read_yaml
 from protofed.forms import require
-from protofed.results.checkpoint import Checkpoint
 
 
 class Scalars(TypedDict):
@@ -66,6 +65,8 @@ class RunFolder:
     """Reads and writes one run."""
 
     def __init__(self, path: Path) -> None:
+        from protofed.results.checkpoint import Checkpoint  # and torch, which a file alone does not need
+
         self.path = path
         self.rounds = path / "rounds.jsonl"
         self.result = path / "result.json"

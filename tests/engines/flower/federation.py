@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,19 +14,12 @@ from typing import Any
 
 import yaml
 
-from cli.helpers import Outcome, invoke, succeed
+from cli.helpers import Outcome, invoke, start, succeed
 
 
 def protofed(*words: str, place: Path) -> subprocess.Popen[str]:
-    """A process of the command line."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "protofed", *words],
-        cwd=place,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    """A process of the command line, which says everything in one place."""
+    return start(place, *words, stderr=subprocess.STDOUT)
 
 
 class Deployment:

@@ -23,20 +23,28 @@ ASKED: dict[str, Any] = {"method": "fedproto", "dataset": "digits", "train_size"
 ASKED |= {"rounds": 2, "eval_every": 2}
 
 
-def test_three_clients_over_tls_equal_the_sequential_engine(tmp_path: Path) -> None:
-    with federation(tmp_path, 3, minimum=3) as made:
+def test_two_clients_over_tls_equal_the_sequential_engine(tmp_path: Path) -> None:
+    with federation(tmp_path, 2, minimum=2) as made:
         outcome = made.run("run", **ASKED)
         assert outcome.code == 0, outcome.err
         assert "round 2/2" in outcome.err
         state = json.loads(succeed(tmp_path, "deploy", "status", "federation", "--json").out)
-        assert state["clients"] == {"0": "online", "1": "online", "2": "online"}
+        assert state["clients"] == {"0": "online", "1": "online"}
         assert [run["status"] for run in state["runs"]] == ["finished:completed"]
-        started = [pid for process in made.processes.values() for pid in (process.pid, *descendants(process.pid))]
-        assert len(started) > 7  # each has its own below it
+        below = {process.pid: descendants(process.pid) for process in made.processes.values()}
+        assert len(below) == 3
+        assert all(len(pids) >= 2 for pids in below.values())  # Flower's process, and the one that starts its apps
+        started = [pid for process, pids in below.items() for pid in (process, *pids)]
     assert not made.listening()
     assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
-    local = sequential(Experiment(**ASKED, clients=3, engine="sequential", device="cpu", threads=1))
+    local = sequential(Experiment(**ASKED, clients=2, engine="sequential", device="cpu", threads=1))
     assert_same(tmp_path / "run", local)
+
+
+def test_what_only_starts_processes_imports_no_torch() -> None:
+    """A server and its clients wait for days, and a command is answered at once."""
+    code = "import sys, protofed.cli, protofed.deployment; print({'torch', 'flwr'} & sys.modules.keys())"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
 
 
 def test_a_process_ends_with_the_one_that_started_it(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from engines.flower.loopback import Loopback, in_simulation, with_folder
 from engines.test_alone import METHODS, experiment
 from protofed.engines.flower import client, server
 from protofed.engines.flower.memory import FolderMemory
-from protofed.engines.flower.server import Settings, read_label, serve
+from protofed.engines.flower.server import read_label, serve
+from protofed.engines.flower.settings import Settings
 from protofed.engines.flower.wire import digest, pack, record, size
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment

@@ -22,7 +22,8 @@ from engines.flower.federation import Deployment, federation
 from engines.flower.loopback import Loopback, in_simulation, with_folder
 from engines.flower.test_rounds import QUICK, lines, sequential
 from protofed.engines.flower import client
-from protofed.engines.flower.server import Settings, check, serve
+from protofed.engines.flower.server import check, serve
+from protofed.engines.flower.settings import Settings
 from protofed.engines.flower.wire import pack, read_book, size, spelt
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment

@@ -6,7 +6,7 @@ import dataclasses
 from importlib.metadata import version
 from pathlib import Path
 
-from protofed.engines.flower.server import Settings
+from protofed.engines.flower.settings import Settings
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 

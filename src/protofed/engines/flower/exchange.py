@@ -13,7 +13,9 @@ from flwr.serverapp import Grid
 from protofed.trust.validation import RefusedError
 
 POLL = 0.1
-"""Seconds between two looks for answers."""
+"""Seconds until the second look for answers; later ones are further apart, for each costs the server's process too."""
+SLOWEST = 1.0
+"""Seconds between two looks at most."""
 
 T = TypeVar("T")
 
@@ -58,7 +60,7 @@ def exchange(
         if time.monotonic() - began > deadline:  # after a last look: asking may take long too
             break
         if waiting:
-            time.sleep(POLL)
+            time.sleep(min(POLL + (time.monotonic() - began) / 20, SLOWEST))
     left_out |= dict.fromkeys(waiting.values(), late)
     return Answers(given, left_out, received)
 

@@ -72,7 +72,7 @@ def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subproces
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_with_us,  # noqa: PLW1509 - it calls nothing but the system
+            preexec_fn=end_with_parent,  # noqa: PLW1509 - it calls nothing but the system
         )
         try:
             yield process
@@ -80,7 +80,7 @@ def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subproces
             stop(process)
 
 
-def _with_us() -> None:
+def end_with_parent() -> None:
     """Ask Linux to end this process when the one that started it is gone, whatever ended that one."""
     if LIBC is not None:
         LIBC.prctl(PARENT_DIED, signal.SIGTERM)

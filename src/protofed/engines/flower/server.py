@@ -7,12 +7,10 @@ import itertools
 import json
 import logging
 import math
-import re
 import secrets
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypedDict, TypeVar
@@ -25,6 +23,7 @@ from flwr.serverapp import Grid, ServerApp
 from protofed.data import Client, Federation, Samples
 from protofed.engines.base import Engine
 from protofed.engines.flower.exchange import Answers, exchange
+from protofed.engines.flower.settings import Settings, read_nodes
 from protofed.engines.flower.wire import pack, read_book, size, spelt, unpack
 from protofed.engines.sequential import Sequential
 from protofed.errors import LostError, UserError
@@ -76,32 +75,6 @@ PAUSE = 1.0
 PARTS = (("own", "global"), ("own", "all", "domain", "val"), ("head", "nearest", "nearest-own"))
 SCORES = {"/".join(parts) for parts in itertools.product(*PARTS)}
 """Names of accuracies that clients may tell."""
-WHOLE = re.compile("[0-9]{1,20}")
-"""Numbers of clients and of nodes, which have 64 bits."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a server treats its clients; keys of the Flower app's configuration."""
-
-    out: str = "run"  # the run folder; one that is there is continued
-    minimum: int = 1  # clients without whose answers a round does not count
-    deadline: float = 600.0  # seconds that clients have to answer
-    wait: float = 120.0  # seconds to wait for all clients at the beginning, and for the minimum later
-    nodes: str = ""  # JSON file with the node of each client, where that is known from their keys
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Settings:
-        """From an app's configuration."""
-        return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})
-
-
-def read_nodes(path: Path) -> dict[int, int]:
-    """The node of each client, as the federation's server has written them."""
-    said = read_json(path)
-    if not isinstance(said, dict) or not all(WHOLE.fullmatch(str(word)) for pair in said.items() for word in pair):
-        raise UserError(str(path), said, "it must give the node of each client")
-    return {int(client): int(node) for client, node in said.items()}
 
 
 class Label(TypedDict):

@@ -11,7 +11,7 @@ from typing import Any
 from protofed.engines.flower.app import write_app
 from protofed.engines.flower.follow import play
 from protofed.engines.flower.processes import connect, free_port, running, tool, until_listening
-from protofed.engines.flower.server import Settings
+from protofed.engines.flower.settings import Settings
 from protofed.experiment import Experiment
 
 

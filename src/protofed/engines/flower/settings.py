@@ -1,0 +1,39 @@
+"""What a server is told, without torch: the processes that only start Flower's have no use for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from protofed.errors import UserError
+from protofed.forms import read_json
+
+WHOLE = re.compile("[0-9]{1,20}")
+"""Numbers of clients and of nodes, which have 64 bits."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a server treats its clients; keys of the Flower app's configuration."""
+
+    out: str = "run"  # the run folder; one that is there is continued
+    minimum: int = 1  # clients without whose answers a round does not count
+    deadline: float = 600.0  # seconds that clients have to answer
+    wait: float = 120.0  # seconds to wait for all clients at the beginning, and for the minimum later
+    nodes: str = ""  # JSON file with the node of each client, where that is known from their keys
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Settings:
+        """From an app's configuration."""
+        return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})
+
+
+def read_nodes(path: Path) -> dict[int, int]:
+    """The node of each client, as the federation's server has written them."""
+    said = read_json(path)
+    if not isinstance(said, dict) or not all(WHOLE.fullmatch(str(word)) for pair in said.items() for word in pair):
+        raise UserError(str(path), said, "it must give the node of each client")
+    return {int(client): int(node) for client, node in said.items()}
