@@ -20,7 +20,10 @@ class Present(PathFinder):
         return None if name.partition(".")[0] in absent else PathFinder.find_spec(name, path, target)
 sys.meta_path = [Present if finder is PathFinder else finder for finder in sys.meta_path]
 from protofed.cli import main
-main()
+try:
+    main()
+finally:
+    print("torch.compile:", "torch._dynamo" in sys.modules)
 """
 
 
@@ -54,3 +57,4 @@ def test_a_run_needs_nothing_of_the_extras(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run/result.json").exists()
+    assert done.stdout.endswith("torch.compile: False\n")  # to import it takes longer than such a run

@@ -202,7 +202,7 @@ class Lane:
         chosen = index if kind.full else index.clamp(min=0)
         batch = Batch(self.engine.pixels(self.group, chosen, keys), self.group.labels[chosen], real)
         loss, features = self._loss(learner, batch, keys, kind)
-        torch.autograd.backward(loss, torch.ones_like(loss))
+        torch.autograd.backward(loss.sum())  # given ones, torch would import sympy to compare their shape
         self.engine.clip(parameter.grad for parameter in learner.parameters.values())
         if features is not None and kind.collecting:
             self.features[:, : kind.active, : kind.width].index_copy_(0, self.now, features.detach().unsqueeze(0))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from protofed.messages import Broadcast, Upload
+from protofed.methods.optimisers import SGD
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes
 
@@ -117,7 +118,7 @@ class Method(ABC):
         self, parameters: Iterable[Tensor], lr: float, momentum: float, weight_decay: float
     ) -> torch.optim.Optimizer:
         """A fresh optimiser; its state does not outlive a phase."""
-        return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=True)
+        return SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=True)
 
     def prepare(self, features: Tensor, labels: Tensor, received: Broadcast) -> Mapping[str, Tensor]:  # noqa: ARG002
         """What clients compute from their features [N, n, D] before training; labels are -1 for padding."""

@@ -14,6 +14,7 @@ from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Batch, PublicExchange, Turn, cross_entropy
 from protofed.methods.fedavg import FedAvg
+from protofed.methods.optimisers import Adam
 from protofed.models.net import Net
 
 
@@ -43,7 +44,7 @@ class FCCLPlus(FedAvg, PublicExchange):
     ) -> torch.optim.Optimizer:
         """Adam, without `momentum`; for every public batch a new one, as in the public code."""
         del momentum
-        return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
+        return Adam(parameters, lr=lr, weight_decay=weight_decay)
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
         """CE + T² Σ_{c≠y} p'_c log(p'_c / p_c): p' the previous model's, over all classes, the true one left out."""

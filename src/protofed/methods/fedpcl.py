@@ -12,11 +12,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
+from torch.optim import Optimizer
 
 from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Batch, Clock, Collect, Trained, Turn
 from protofed.methods.local import Local
+from protofed.methods.optimisers import Adam
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes, class_means, mean_over_holders, pad_with_class_mean
 
@@ -40,12 +42,10 @@ class FedPCL(Local):
         if self.temperature <= 0:
             raise UserError("temperature", self.temperature, "it must be above 0")
 
-    def optimiser(
-        self, parameters: Iterable[Tensor], lr: float, momentum: float, weight_decay: float
-    ) -> torch.optim.Optimizer:
+    def optimiser(self, parameters: Iterable[Tensor], lr: float, momentum: float, weight_decay: float) -> Optimizer:
         """Adam, without `momentum`; the paper's lr is 1e-3 and its weight decay 1e-4."""
         del momentum
-        return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True)
+        return Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True)
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
         """L_g + L_p, without CE; CE alone while there are no prototypes."""
