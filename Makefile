@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 # pip would compile one file after the other, most of which nobody imports; what is imported is compiled then.
 INSTALL := install --quiet --no-compile -c constraints.txt
+# One torch thread per process: on small tensors two processes beat two threads. Where a test asks for two, one that
+# waits for the other sleeps: it would spin, on a core that the other needs.
+ALONE := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-slow test-network soak fuzz test-browser lint types unit wheel bench results-page api-page notebook clean
@@ -22,33 +25,33 @@ lint: .venv/.tests-installed
 types: .venv/.tests-installed
 	$(BIN)/mypy
 
-# One torch thread per process: on small tensors two processes beat two threads.
+# Longest files first (tests/conftest.py), so that none is left alone at the end.
 unit: .venv/.tests-installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+	$(ALONE) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # A cell of every table and figure, the notebook, the benchmarks and the slower tests of processes, end to end: minutes.
 test-slow: .venv/.tests-installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
+	$(ALONE) $(BIN)/pytest -n 2 -m slow
 
 # Faults and refusals of a federation of real processes, and Flower's simulation: half an hour.
 test-network: .venv/.tests-installed
 	$(BIN)/pip $(INSTALL) -e '.[test,simulation]'
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m network --durations=0
+	$(ALONE) $(BIN)/pytest -m network --durations=0
 
 # Hundreds of rounds with faults in one process, and fifteen over real processes that are killed: 20 minutes, at most 45.
 soak: .venv/.tests-installed
-	OMP_NUM_THREADS=1 timeout --signal INT --kill-after 120 2700 $(BIN)/pytest -m soak --durations=0 tests/soak
+	$(ALONE) timeout --signal INT --kill-after 120 2700 $(BIN)/pytest -m soak --durations=0 tests/soak
 
 # Damaged files for everything that reads files, with Hypothesis and atheris; make fuzz FUZZ_SECONDS=3600 looks longer.
 FUZZ_SECONDS ?= 120
 fuzz: .venv/.tests-installed
 	$(BIN)/pip $(INSTALL) -e '.[fuzz]'
-	OMP_NUM_THREADS=1 FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest -m fuzz tests/fuzz
+	$(ALONE) FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest -m fuzz tests/fuzz
 
 # Needs Chromium and its driver: apt-get install chromium chromium-driver
 test-browser: .venv/.tests-installed
 	$(BIN)/pip $(INSTALL) -e '.[browser]'
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m browser
+	$(ALONE) $(BIN)/pytest -m browser
 
 # What the wheel holds is enough: its papers and templates are found, and a run is played, without the sources.
 wheel: .venv/.tests-installed

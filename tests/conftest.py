@@ -12,6 +12,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 THREADS = torch.get_num_threads()
 
+LONG = ("test_deployment.py", "test_workers.py", "test_parity.py", "test_resume.py", "test_rounds.py", "test_ranks.py")
+"""Files that take longest, the first with processes that wait: begun last, they would end alone."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first."""
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
 
 def pytest_runtest_setup() -> None:
     """A run sets the threads of its whole process; the tests after it would spin on cores that another worker uses."""
