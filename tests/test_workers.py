@@ -20,6 +20,7 @@ import torch
 import protofed
 from cli.helpers import Outcome, finish, invoke, result_of, rounds_of, succeed
 from protofed import workers
+from protofed.engines.flower.processes import end_with_parent
 from protofed.experiment import Experiment
 
 MEETING = '''
@@ -84,7 +85,15 @@ def start(place: Path, order: str, out: str) -> Popen[str]:
     write(place, order)
     arguments = ("compare", *OPTIONS, "--jobs", "2", "--out", out, "--json")
     command = [sys.executable, "-c", AT_ONCE, *arguments]
-    return Popen(command, cwd=place, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True)
+    return Popen(
+        command,
+        cwd=place,
+        stdout=PIPE,
+        stderr=PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=end_with_parent,  # noqa: PLW1509 - as in cli.helpers
+    )
 
 
 def until(holds: Callable[[], bool]) -> None:

@@ -23,6 +23,7 @@ from torch.testing import assert_close
 from cli.helpers import TINY, Outcome, finish, invoke, result_of, rounds_of, succeed
 from engines.nets import PARAMS, SETTINGS, UNEQUAL, Noisy, Norm, Plain, federation
 from protofed.data import Federation
+from protofed.engines.flower.processes import end_with_parent
 from protofed.engines.ranks import ALONE, Ranks, _pack, _unpack, join
 from protofed.errors import DivergedError
 from protofed.experiment import Experiment
@@ -98,6 +99,7 @@ def start_two(folder: Path, *command: str) -> list[subprocess.Popen[str]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=end_with_parent,  # noqa: PLW1509 - as in cli.helpers
         )
         for rank in ("0", "1")
     ]
