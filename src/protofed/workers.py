@@ -257,6 +257,7 @@ def serve() -> None:
     """The whole life of a worker: play the runs that come in on stdin, report on stdout."""
     reports = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a method prints must not get between the reports
+    sys.stdout = sys.stderr  # and must not wait in a buffer, for this process is killed at its end
     tasks: SimpleQueue[tuple[Experiment, Path | None]] = SimpleQueue()
     Thread(target=_listen, args=(tasks,), daemon=True).start()
     with suppress(KeyboardInterrupt):
