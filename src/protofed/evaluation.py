@@ -58,6 +58,14 @@ class Evaluation:
         return clients | domains
 
 
+class Seen(NamedTuple):
+    """What models make of some images: features [models, B, D] and logits [models, B, C], and their labels [B]."""
+
+    features: Tensor
+    logits: Tensor
+    labels: Tensor
+
+
 class View(NamedTuple):
     """What belongs to some clients: images of the test pool, [clients, images], and classes, [clients, C]."""
 
@@ -123,6 +131,7 @@ class Evaluator:
         for number, (group, pool) in enumerate(zip(self.engine.groups, self.pools, strict=True)):
             sent = sent_to(self.engine.method, group, broadcast)
             mine = slice((ranks.number - number) % ranks.count, None, ranks.count)
+            seen: list[Seen] | None = None  # what all clients' one averaged model makes of the images: it is asked once
             for rows in list(_parts(self.engine, group))[mine]:
                 view, members = pool.view(rows), group.members[rows.start : rows.stop]
                 models = models_of(group, rows, sent)
@@ -134,7 +143,11 @@ class Evaluator:
                     prototypes = references
                     if references is None and model == "own":
                         prototypes = class_means(*self.engine.embed(group, rows, states), self.classes)
-                    asked = self._hits(group, states, prototypes, view.classes, pool.images, pool.labels)
+                    choosing = 1 if prototypes is None else len(rows)
+                    looks: Iterable[Seen] = self._looks(group, states, pool.images, pool.labels, choosing)
+                    if model == "global" and len(sent) == 1:
+                        looks = seen = seen or list(looks)
+                    asked = _hits(looks, prototypes, view.classes)
                     for rule, hits in asked.items():
                         for test in ["own"] if rule == "nearest-own" else view.tests:
                             scores = 100 * (hits & view.tests[test]).sum(1).double() / view.tests[test].sum(1)
@@ -177,28 +190,11 @@ class Evaluator:
         marked = [name for name in per_client if diagnostic and "/nearest" in name]
         return Evaluation(per_client, per_domain, diagnostic=marked)
 
-    def _hits(
-        self,
-        group: Group,
-        states: State,
-        prototypes: Prototypes | None,
-        own_classes: Tensor,
-        images: Tensor,
-        labels: Tensor,
-    ) -> dict[str, Tensor]:
-        """Which images are classified correctly by each rule: [models, images]."""
-        models = len(next(iter(states.values())))
-        step = group.images_at_once(models if prototypes is None else len(own_classes))
-        chunks: dict[str, list[Tensor]] = {}
+    def _looks(self, group: Group, states: State, images: Tensor, labels: Tensor, clients: int = 1) -> Iterator[Seen]:
+        """What models make of images, as many at a time as they, or so many clients' choices, leave room for."""
+        step = group.images_at_once(max(len(next(iter(states.values()))), clients))
         for x, y in zip(torch.split(images, step), torch.split(labels, step), strict=True):
-            features, logits = self.engine.forward(group, states, group.pixels(x))
-            answers = {"head": logits.argmax(-1)}
-            if prototypes is not None:
-                answers["nearest"] = nearest_class(features, prototypes)
-                answers["nearest-own"] = nearest_class(features, prototypes, own_classes)
-            for rule, answer in answers.items():
-                chunks.setdefault(rule, []).append(answer == y)
-        return {rule: torch.cat(hits, 1) for rule, hits in chunks.items()}
+            yield Seen(*self.engine.forward(group, states, group.pixels(x)), y)
 
     def _play(self, episodes: Episodes, group: Group, states: State) -> Tensor:
         """How each model fares in every episode: [models, episodes]."""
@@ -223,7 +219,8 @@ class Evaluator:
             held_out = group.clients[row].validation
             assert held_out is not None  # the caller has checked
             labels = held_out.labels.to(group.device)
-            for rule, hits in self._hits(group, state, local, view.classes[mine], held_out.images, labels).items():
+            looks = self._looks(group, state, held_out.images, labels)
+            for rule, hits in _hits(looks, local, view.classes[mine]).items():
                 scores.setdefault(rule, []).append(100 * hits.double().mean())
         return {rule: torch.stack(values) for rule, values in scores.items()}
 
@@ -237,10 +234,24 @@ def _merged(parts: Iterable[Mapping[str, list[T]]]) -> dict[str, list[T]]:
     return merged
 
 
+def _hits(looks: Iterable[Seen], prototypes: Prototypes | None, own_classes: Tensor) -> dict[str, Tensor]:
+    """Which images are classified correctly by each rule: [models, images]."""
+    chunks: dict[str, list[Tensor]] = {}
+    for features, logits, y in looks:
+        answers = {"head": logits.argmax(-1)}
+        if prototypes is not None:
+            answers["nearest"] = nearest_class(features, prototypes)
+            answers["nearest-own"] = nearest_class(features, prototypes, own_classes)
+        for rule, answer in answers.items():
+            chunks.setdefault(rule, []).append(answer == y)
+    return {rule: torch.cat(hits, 1) for rule, hits in chunks.items()}
+
+
 def _parts(engine: Engine, group: Group) -> Iterator[range]:
     """Clients whose models fit on the device at once, some for each process."""
     each = -(-len(group.members) // engine.ranks.count)
-    step = max(1, min(engine.tested_at_once, MODEL_BYTES // group.own.layout.size, each))
+    at_once = engine.width or engine.tested_at_once  # models that run one after the other may see more images each
+    step = max(1, min(at_once, engine.tested_at_once, MODEL_BYTES // group.own.layout.size, each))
     for begin in range(0, len(group.members), step):
         yield range(begin, min(begin + step, len(group.members)))
 

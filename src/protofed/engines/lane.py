@@ -311,7 +311,8 @@ class Lane:
 def for_all_clients(one_client: Any, *mapped: Any, shared: Sequence[Any] = ()) -> Any:
     """`one_client` of every client, [clients, ...]; a single client needs no vmap, which knows fewer kernels."""
     if all(len(value) == 1 for value in tree_leaves(mapped)):
-        made = one_client(*tree_map(lambda value: value[0], mapped), *shared)
+        # Squeezed, not indexed: the gradient of an index is zeros that a copy is put into, for every weight.
+        made = one_client(*tree_map(lambda value: value.squeeze(0), mapped), *shared)
         return tree_map(lambda value: value.unsqueeze(0), made)
     in_dims = (*(0 for _ in mapped), *(None for _ in shared))
 
