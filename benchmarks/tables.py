@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-REDUCED = "--variant reduced --precision bf16 --eval-every 5"
+REDUCED = "--variant reduced --precision bf16 --eval-every 15"
 BF16 = "--precision bf16 --eval-every 10"
 PRIVATE = "--methods FedAvg,MOON,FedProx,FedProto,FPL,FedPLVM,FedPLCC"
 PUBLIC = "--methods FCCL+ --variant public-cifar10"

@@ -75,6 +75,24 @@ def test_convolutions(
     agree(layer, x, w, *([b] if bias else []), shared=(shared, False, *([False] if bias else [])))
 
 
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_group_norm(affine: bool, shared: bool) -> None:
+    x = draw(*((CLIENTS,) * (not shared)), 2, 4, 3, 3)
+    scale = [draw(CLIENTS, 4, seed=1), draw(CLIENTS, 4, seed=2)] if affine or shared else []
+
+    def layer(x: Tensor, *scale: Tensor) -> Tensor:
+        return functional.group_norm(x, 2, *scale)
+
+    agree(layer, x, *scale, shared=(shared, *(False for _ in scale)))
+
+
+def test_a_group_norm_of_clients_side_by_side() -> None:
+    """As a convolution on a CPU leaves them: vmap's own group_norm refuses that layout."""
+    x = draw(2, 4, 3, 3, CLIENTS).movedim(-1, 0).contiguous(memory_format=torch.channels_last_3d)
+    agree(lambda x: functional.group_norm(x, 2), x)
+
+
 def test_grouped_dilated_and_named_paddings_are_torchs_own() -> None:
     x, w = draw(CLIENTS, 2, 4, 6, 6), draw(CLIENTS, 4, 1, 3, 3, seed=1)
     agree(lambda x, w: torch.conv2d(x, w, None, 1, 1, 1, 4), x, w)

@@ -19,7 +19,7 @@ Sides = int | tuple[int, int]
 
 
 class stacking(TorchFunctionMode):
-    """Inside a vmapped function: linear, conv2d, max_pool2d and batch_norm of all clients in one call."""
+    """Inside a vmapped function: linear, conv2d, max_pool2d, batch_norm and group_norm of all clients in one call."""
 
     def __torch_function__(
         self,
@@ -189,6 +189,21 @@ def _batch_norm(
     return functional.batch_norm(*given, training, momentum, eps)
 
 
+def _group_norm(
+    x: Tensor, groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """All clients' samples as one batch, for none knows of another; vmap's own refuses some layouts."""
+
+    def layer(clients: int, own: Sequence[bool], x: Tensor) -> Tensor:  # noqa: ARG001
+        return torch.unflatten(functional.group_norm(x.flatten(0, 1), groups, eps=eps), 0, x.shape[:2])
+
+    if not _mapped(x):
+        return functional.group_norm(x, groups, weight, bias, eps)
+    made, shape = _all_clients(layer, x), (-1, *(1,) * (x.dim() - 2))
+    made = made if weight is None else made * weight.view(shape)
+    return made if bias is None else made + bias.view(shape)
+
+
 def bytes_per_image(module: nn.Module, image: Tensor) -> int:
     """What a layer holds at most of each image: what comes in, the patches of a convolution, what goes out."""
     held = [image.numel()]
@@ -230,4 +245,5 @@ _LAYERS: dict[Callable[..., Any], Callable[..., Tensor]] = {
     torch.conv2d: _conv2d,
     functional.max_pool2d: _max_pool2d,
     functional.batch_norm: _batch_norm,
+    functional.group_norm: _group_norm,
 }

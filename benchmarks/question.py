@@ -1,0 +1,149 @@
+"""python -m benchmarks.question: does FedSC help, and if not, what of it hurts? docs/results/fedsc-question.json.
+
+Short runs that change one thing at a time: how prototypes are taken, the client split, BatchNorm, the length, the scale
+of the terms. On CIFAR-10 they are those of FedSC's reduced tables but for that one thing, so that FedAvg, FedSC and its
+terms alone under NID1 stand there. A folder goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from benchmarks.tables import RESULTS
+from protofed.comparison import SEEDS
+from protofed.models.layers import BatchNorm
+from protofed.models.mlp import Mlp
+from protofed.models.resnet import resnet10
+from protofed.papers import find_target
+from protofed.results.progress import progress
+from protofed.workers import Task, play_all
+
+NAME = "fedsc-question"
+SCORE = "global/all/head"
+GROUPS = 32
+
+
+def group_norm(shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """ResNet-10 that knows no statistics of a batch."""
+    return _replaced(resnet10(shape, classes), lambda norm: nn.GroupNorm(GROUPS, len(norm.running_mean)))
+
+
+def batch_norm(shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """MP-FedCL's MLP with BatchNorm after each hidden layer."""
+    model = Mlp(shape, classes)
+    for number, layer in enumerate(model.encoder):
+        model.encoder[number] = _normed(layer)
+    model.hidden = _normed(model.hidden)  # type: ignore[assignment]  # a layer and its norm in the place of the layer
+    return model
+
+
+def _normed(layer: nn.Module) -> nn.Sequential:
+    assert isinstance(layer, nn.Linear)
+    return nn.Sequential(layer, BatchNorm(layer.out_features))
+
+
+def _replaced(module: nn.Module, make: Any) -> nn.Module:
+    """The same with other norms."""
+    for name, child in module.named_children():
+        setattr(module, name, make(child) if isinstance(child, BatchNorm) else _replaced(child, make))
+    return module
+
+
+FEDAVG: dict[str, Any] = {"method": "fedavg"}
+
+
+def fedsc(**params: Any) -> dict[str, Any]:
+    """FedSC with these parameters in place of the paper's."""
+    return {"method": "fedsc", "params": {"neighbours": 2, "temperature": 0.05, **params}}
+
+
+EVERY_WAY = {"fedavg": FEDAVG, "last-epoch": fedsc(), "eval-pass": fedsc(collect="eval-pass")}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Some runs that have all but the method in common: what is changed for all of them, and each one's method."""
+
+    changes: Mapping[str, Any]
+    runs: Mapping[str, Mapping[str, Any]]
+    seeds: int = SEEDS
+
+
+HERE = Path(__file__).relative_to(Path(__file__).parent.parent)
+MNIST = {
+    "dataset": "mnist",
+    "train_size": 4000,
+    "split": "dirichlet",
+    "rounds": 40,
+    "augment": "none",
+    "precision": "float32",
+}
+SETUPS = {
+    "resnet10, nid1": Setup(
+        {},
+        {
+            "eval-pass": fedsc(collect="eval-pass"),
+            "U=none": fedsc(U="none"),
+            "both weights 0.1": fedsc(rpcl_weight=0.1, cpdr_weight=0.1),
+            "temperature 0.5": fedsc(temperature=0.5),
+        },
+    ),
+    "resnet10, dirichlet": Setup({"split": "dirichlet"}, EVERY_WAY),
+    "resnet10 with GroupNorm, nid1": Setup(
+        {"model": f"{HERE}:group_norm"}, {name: EVERY_WAY[name] for name in ("fedavg", "last-epoch")}
+    ),
+    "resnet10, nid1, 10 epochs": Setup({"epochs": 10}, EVERY_WAY, seeds=1),
+    "MNIST, MLP": Setup({**MNIST, "model": "mlp"}, EVERY_WAY),
+    "MNIST, MLP with BatchNorm": Setup({**MNIST, "model": f"{HERE}:batch_norm"}, EVERY_WAY),
+}
+
+
+def tasks(setup: Setup, machine: Mapping[str, Any], folder: Path) -> dict[str, list[Task]]:
+    """The runs by name, one a seed."""
+    trials = find_target("fedsc/table1", "reduced").trials()
+    base = next(trial for trial in trials if trial.name == "cifar10-nid1-a=0.2-fedsc").experiment(machine)
+    found = {}
+    for name, method in setup.runs.items():
+        experiment = replace(base, **{"params": {}, **setup.changes, **method})
+        found[name] = [
+            Task(replace(experiment, seed=seed), folder / name.replace(" ", "-") / f"seed{seed}", name)
+            for seed in range(setup.seeds)
+        ]
+    return found
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Play what is asked for, and put it beside what is known."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.question", description=__doc__)
+    parser.add_argument("--only", action="append", choices=SETUPS, help="a set-up; all unless given")
+    parser.add_argument("--data-dir", type=Path, required=True, help="folder with the datasets")
+    parser.add_argument("--out", type=Path, default=Path("runs") / NAME, help="folder of the runs; they are continued")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument(
+        "--width", type=int, help="clients in one batched step; the fastest engine is found unless given"
+    )
+    asked = parser.parse_args(words)
+    machine: dict[str, Any] = {"data_dir": str(asked.data_dir.resolve()), "precision": "bf16", "eval_every": 15}
+    if asked.width is not None:
+        machine |= {"engine": "stacked", "width": asked.width}
+    names = asked.only or list(SETUPS)
+    by_setup = {name: tasks(SETUPS[name], machine, asked.out / name.replace(" ", "-")) for name in names}
+    every = [task for some in by_setup.values() for runs in some.values() for task in runs]
+    results = iter(play_all(every, progress(True), asked.jobs))
+    file = RESULTS / f"{NAME}.json"
+    known = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    for name, some in by_setup.items():
+        found = {label: [next(results) for _ in runs] for label, runs in some.items()}
+        known[name] = {label: [round(one.accuracy[SCORE].last, 2) for one in ones] for label, ones in found.items()}
+    file.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
