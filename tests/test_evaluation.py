@@ -12,6 +12,7 @@ from torch import Tensor
 
 from engines.nets import Norm, Plain, federation, images, play, source
 from protofed.data import Client, Dataset, Federation, Samples, Split, federate
+from protofed.engines.group import Group, State
 from protofed.models import build
 from protofed.runner import Run
 from reference import prototypes as reference
@@ -253,3 +254,24 @@ def test_a_client_of_another_input_is_tested_on_its_own_pool() -> None:
     scores = run.history[-1]["per_client"]
     assert all(len(values) == 2 for values in scores.values())
     assert min(scores["own/all/head"]) > 60
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_the_averaged_model_is_asked_once_however_many_clients_there_are(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = played("fedavg", engine)
+    forward, images = run.engine.forward, {"own": 0, "global": 0}
+    averaged = run.broadcast.weights["head.weight"]
+
+    def counted(group: Group, states: State, x: Tensor) -> tuple[Tensor, Tensor]:
+        for head in states["head.weight"]:
+            images["global" if torch.equal(head, averaged) else "own"] += len(x)
+        return forward(group, states, x)
+
+    monkeypatch.setattr(run.engine, "forward", counted)
+    monkeypatch.setattr(run.engine, "width", 1)
+    monkeypatch.setattr(run.evaluator, "validates", False)
+    run.evaluator(run.broadcast)
+    pool = len(run.federation.clients[0].pool)
+    assert images == {"own": 4 * pool, "global": pool}

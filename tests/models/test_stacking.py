@@ -82,14 +82,15 @@ def test_group_norm(affine: bool, shared: bool) -> None:
     scale = [draw(CLIENTS, 4, seed=1), draw(CLIENTS, 4, seed=2)] if affine or shared else []
 
     def layer(x: Tensor, *scale: Tensor) -> Tensor:
-        return functional.group_norm(x, 2, *scale)
+        weight, bias = scale or (None, None)
+        return functional.group_norm(x, 2, weight, bias)
 
     agree(layer, x, *scale, shared=(shared, *(False for _ in scale)))
 
 
 def test_a_group_norm_of_clients_side_by_side() -> None:
-    """As a convolution on a CPU leaves them: vmap's own group_norm refuses that layout."""
-    x = draw(2, 4, 3, 3, CLIENTS).movedim(-1, 0).contiguous(memory_format=torch.channels_last_3d)
+    """The layout of a batch on a CPU, which vmap's own group_norm refuses."""
+    x = draw(2, 3, 3, CLIENTS, 4).permute(3, 0, 4, 1, 2)
     agree(lambda x: functional.group_norm(x, 2), x)
 
 
@@ -167,7 +168,8 @@ def test_the_layers_are_found_where_modules_call_them() -> None:
 
     _LAYERS.update({name: noting(name) for name in layers})
     try:
-        module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 2))
+        norms = nn.BatchNorm2d(2), nn.GroupNorm(1, 2)
+        module = nn.Sequential(nn.Conv2d(1, 2, 3), *norms, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 2))
         with stacking():
             module(torch.zeros(2, 1, 8, 8))
     finally:
