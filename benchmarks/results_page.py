@@ -145,6 +145,10 @@ class Page:
         """Our number of one cell."""
         return _spread(self.cell(*names, **words), "ours")
 
+    def seeds(self, *names: str, **words: str) -> str:
+        """Our number of one cell, of each seed."""
+        return _listed(self.cell(*names, **words)["values"])
+
     def paper(self, *names: str, **words: str) -> str:
         """The paper's number of one cell."""
         return _spread(self.cell(*names, **words), "paper")
@@ -159,7 +163,7 @@ class Page:
 
     def each(self, name: str, *keys: str) -> str:
         """The value of each seed of an experiment."""
-        return ", ".join(f"{value:.1f}" for value in self._found(name, keys))
+        return _listed(self._found(name, keys))
 
     def told(self, name: str, *keys: str) -> str:
         """A text beside the values, such as the command."""
@@ -274,6 +278,10 @@ def _compared(row: Mapping[str, Any], score: str) -> str:
         return "–"
     spread = row["accuracy"][score]
     return f"{spread['mean']:.1f} ± {spread['std']:.1f}" + "*" * (score in row["diagnostic"])
+
+
+def _listed(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:.1f}" for value in values)
 
 
 def _is_accuracy(cell: Cell) -> bool:

@@ -47,6 +47,7 @@ TABLES = {
     "fedproto-table1-femnist-n5": "fedproto/table1 --only femnist,n=5 --eval-every 1000",
     "fedproto-fig3": "fedproto/fig3 --eval-every 1000",
     "fedproto-fig4": "fedproto/fig4 --eval-every 1000",
+    "fedproto-fig4-small": "fedproto/fig4 --variant small-images --eval-every 1000",
 }
 """What each file in docs/results is made by."""
 
