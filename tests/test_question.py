@@ -1,0 +1,70 @@
+"""The runs that ask whether FedSC helps change one thing at a time, and go on where they stopped."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from benchmarks import question
+from torch import nn
+
+from protofed.models.layers import BatchNorm
+from protofed.papers import find_target
+
+MACHINE = {"data_dir": "data"}
+NID1 = question.SETUPS["resnet10, nid1"]
+
+
+def test_a_run_on_cifar10_is_table_1s_but_for_what_it_says(tmp_path: Path) -> None:
+    trials = {trial.name: trial for trial in find_target("fedsc/table1", "reduced").trials()}
+    for name, setup in question.SETUPS.items():
+        if name.startswith("MNIST"):
+            continue
+        for label, tasks in question.tasks(setup, MACHINE, tmp_path).items():
+            said = dict(setup.runs[label])
+            table = trials[f"cifar10-nid1-a=0.2-{said['method']}"].experiment(MACHINE)
+            mine = [asdict(replace(task.experiment, seed=0)) for task in tasks]
+            assert all(one == mine[0] for one in mine)
+            differ = {key for key, value in asdict(table).items() if mine[0][key] != value}
+            assert differ <= {*setup.changes, "params"}
+            if label in ("fedavg", "last-epoch"):
+                assert "params" not in differ
+
+
+def test_no_two_runs_are_the_same(tmp_path: Path) -> None:
+    tasks = [
+        task
+        for name, setup in question.SETUPS.items()
+        for some in question.tasks(setup, MACHINE, tmp_path / name).values()
+        for task in some
+    ]
+    assert len({str(task.experiment) for task in tasks}) == len({task.folder for task in tasks}) == len(tasks)
+
+
+def test_the_models_differ_in_their_norms_alone() -> None:
+    group, batch = question.group_norm((3, 8, 8), 10), question.batch_norm((1, 8, 8), 10)
+    kinds = [[type(layer) for layer in model.modules()] for model in (group, batch)]
+    assert BatchNorm not in kinds[0]
+    assert kinds[0].count(nn.GroupNorm) == 12  # as many as ResNet-10 has convolutions
+    assert kinds[1].count(BatchNorm) == 3
+
+
+def test_results_are_put_beside_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"dataset": "digits", "train_size": 60, "rounds": 1, "epochs": 1, "clients": 2, "model": "mlp"}
+    runs = {name: question.EVERY_WAY[name] for name in ("fedavg", "last-epoch")}
+    short = replace(NID1, changes={**small, "split": "iid", "precision": "float32"}, runs=runs, seeds=2)
+    monkeypatch.setattr(question, "SETUPS", {"short": short})
+    monkeypatch.setattr(question, "RESULTS", tmp_path)
+    (tmp_path / "fedsc-question.json").write_text('{"other": {}}')
+    question.main(["--data-dir", str(tmp_path), "--out", str(tmp_path / "runs")])
+    known = json.loads((tmp_path / "fedsc-question.json").read_text())
+    assert known["other"] == {}
+    scores = {name: [_score(tmp_path / f"runs/short/{name}/seed{seed}") for seed in range(2)] for name in runs}
+    assert known["short"] == scores
+
+
+def _score(run: Path) -> float:
+    result = json.loads((run / "result.json").read_text())
+    return round(float(result["accuracy"][question.SCORE]["last"]), 2)
