@@ -102,6 +102,10 @@ SETUPS = {
     "resnet10, nid1, 10 epochs": Setup({"epochs": 10}, EVERY_WAY, seeds=1),
     "MNIST, MLP": Setup({**MNIST, "model": "mlp"}, EVERY_WAY),
     "MNIST, MLP with BatchNorm": Setup({**MNIST, "model": f"{HERE}:batch_norm"}, EVERY_WAY),
+    # With batches of 64 and seed 0 two clients end an epoch with two images, which BatchNorm makes 1 and -1 of.
+    "MNIST, MLP with BatchNorm, batches of 60": Setup(
+        {**MNIST, "model": f"{HERE}:batch_norm", "batch_size": 60}, EVERY_WAY
+    ),
 }
 
 
