@@ -17,7 +17,7 @@ Curves = dict[str, dict[str, dict[str, list[float]]]]
 
 
 def curves(folder: Path, scores: Iterable[str]) -> Curves:
-    """By score, run and evaluated round: the accuracy of each seed."""
+    """By score, run and round that all seeds have evaluated, their accuracies: a run that is stopped evaluates early."""
     found: Curves = {}
     for file in sorted(folder.glob("*/seed*/rounds.jsonl")):
         for row in RunFolder(file.parent).played():
@@ -25,7 +25,12 @@ def curves(folder: Path, scores: Iterable[str]) -> Curves:
                 if score in row["accuracy"]:
                     of_run = found.setdefault(score, {}).setdefault(file.parts[-3], {})
                     of_run.setdefault(str(row["round"]), []).append(round(row["accuracy"][score], 2))
-    return found
+    return {score: {name: _complete(of_run) for name, of_run in runs.items()} for score, runs in found.items()}
+
+
+def _complete(of_run: dict[str, list[float]]) -> dict[str, list[float]]:
+    seeds = max(map(len, of_run.values()))
+    return {number: values for number, values in of_run.items() if len(values) == seeds}
 
 
 def main(words: Sequence[str] | None = None) -> None:

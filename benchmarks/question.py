@@ -22,11 +22,13 @@ from protofed.models.layers import BatchNorm
 from protofed.models.mlp import Mlp
 from protofed.models.resnet import resnet10
 from protofed.papers import find_target
+from protofed.results.folder import RunFolder
 from protofed.results.progress import progress
 from protofed.workers import Task, play_all
 
 NAME = "fedsc-question"
 SCORE = "global/all/head"
+REFUSED = "rounds in which an upload was refused"
 GROUPS = 32
 
 
@@ -146,7 +148,14 @@ def main(words: Sequence[str] | None = None) -> None:
     for name, some in by_setup.items():
         found = {label: [next(results) for _ in runs] for label, runs in some.items()}
         known[name] = {label: [round(one.accuracy[SCORE].last, 2) for one in ones] for label, ones in found.items()}
+        refused = {label: [_refusals(task) for task in runs] for label, runs in some.items()}
+        known.setdefault(REFUSED, {})[name] = refused
     file.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+
+
+def _refusals(task: Task) -> int:
+    assert task.folder is not None  # each has one
+    return sum(bool(line.get("left_out")) for line in RunFolder(task.folder).played())
 
 
 if __name__ == "__main__":

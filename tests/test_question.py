@@ -10,8 +10,11 @@ import pytest
 from benchmarks import question
 from torch import nn
 
+from protofed.experiment import Experiment
 from protofed.models.layers import BatchNorm
 from protofed.papers import find_target
+from protofed.results.folder import RunFolder
+from protofed.workers import Task
 
 MACHINE = {"data_dir": "data"}
 NID1 = question.SETUPS["resnet10, nid1"]
@@ -63,6 +66,13 @@ def test_results_are_put_beside_what_is_known(tmp_path: Path, monkeypatch: pytes
     assert known["other"] == {}
     scores = {name: [_score(tmp_path / f"runs/short/{name}/seed{seed}") for seed in range(2)] for name in runs}
     assert known["short"] == scores
+    assert known[question.REFUSED] == {"short": {name: [0, 0] for name in runs}}
+
+
+def test_refused_uploads_are_counted_by_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [{"round": 1, "left_out": {"3": "refused", "4": "refused"}}, {"round": 2}, {"round": 3, "left_out": {}}]
+    monkeypatch.setattr(RunFolder, "played", lambda _: lines)
+    assert question._refusals(Task(Experiment(), tmp_path)) == 1
 
 
 def _score(run: Path) -> float:

@@ -196,6 +196,8 @@ def test_curves_are_read_from_runs_and_a_seed_may_be_best_in_another_round(
         }
         rest |= {"per_client": {}, "per_domain": {}}
         tested = {i: {"own/own/head": a} for i, a in zip((1, 3, 4), accuracies, strict=True)}
+        if seed == 0:
+            tested[2] = {"own/own/head": 90.0}  # one that was stopped there
         rounds = [{"round": i, "accuracy": tested.get(i, {}), **rest} for i in range(1, 5)]
         (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rounds))
     monkeypatch.setattr(curves, "RESULTS", tmp_path)
