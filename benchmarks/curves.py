@@ -17,7 +17,7 @@ Curves = dict[str, dict[str, dict[str, list[float]]]]
 
 
 def curves(folder: Path, scores: Iterable[str]) -> Curves:
-    """By score, run and round that all seeds have evaluated, their accuracies: a run that is stopped evaluates early."""
+    """By score, run and round that all seeds have evaluated, their accuracies: a stopped run evaluates early."""
     found: Curves = {}
     for file in sorted(folder.glob("*/seed*/rounds.jsonl")):
         for row in RunFolder(file.parent).played():
