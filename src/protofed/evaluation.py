@@ -131,13 +131,17 @@ class Evaluator:
         for number, (group, pool) in enumerate(zip(self.engine.groups, self.pools, strict=True)):
             sent = sent_to(self.engine.method, group, broadcast)
             mine = slice((ranks.number - number) % ranks.count, None, ranks.count)
-            seen: list[Seen] | None = None  # what all clients' one averaged model makes of the images: it is asked once
+            shared = "global" if len(sent) == 1 else None  # one averaged model of all clients: it is asked once
+            seen: list[Seen] = []
+            novel: Tensor | None = None
             for rows in list(_parts(self.engine, group))[mine]:
                 view, members = pool.view(rows), group.members[rows.start : rows.stop]
                 models = models_of(group, rows, sent)
                 if self.episodes is not None:
                     model = "global" if "global" in models else "own"
-                    scores = self._play(self.episodes, group, models[model]).expand(len(members), -1)
+                    if novel is None or model != shared:
+                        novel = self._play(self.episodes, group, models[model])
+                    scores = novel.expand(len(members), -1)
                     played.setdefault(f"{model}/novel/{self.episodes.rule}", []).append((members, scores))
                 for model, states in models.items():
                     prototypes = references
@@ -145,14 +149,14 @@ class Evaluator:
                         prototypes = class_means(*self.engine.embed(group, rows, states), self.classes)
                     choosing = 1 if prototypes is None else len(rows)
                     looks: Iterable[Seen] = self._looks(group, states, pool.images, pool.labels, choosing)
-                    if model == "global" and len(sent) == 1:
+                    if model == shared:
                         looks = seen = seen or list(looks)
                     asked = _hits(looks, prototypes, view.classes)
                     for rule, hits in asked.items():
                         for test in ["own"] if rule == "nearest-own" else view.tests:
                             scores = 100 * (hits & view.tests[test]).sum(1).double() / view.tests[test].sum(1)
                             found.setdefault(f"{model}/{test}/{rule}", []).append((members, scores))
-                        first = rows.start == 0 and model == "global" and len(sent) == 1 and rule != "nearest-own"
+                        first = rows.start == 0 and model == shared and rule != "nearest-own"
                         if first and self.by_domain:
                             right = (hits & pool.of_domain).sum(1)
                             by_domain.setdefault(f"global/domain/{rule}", []).append((number, right))
