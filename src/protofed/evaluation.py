@@ -160,9 +160,9 @@ class Evaluator:
                         if first and self.by_domain:
                             right = (hits & pool.of_domain).sum(1)
                             by_domain.setdefault(f"global/domain/{rule}", []).append((number, right))
-                    if self.validates:
-                        for rule, scores in self._validate(group, view, rows, states, prototypes).items():
-                            found.setdefault(f"{model}/val/{rule}", []).append((members, scores))
+                    held_out = self._validate(group, view, rows, states, prototypes) if self.validates else {}
+                    for rule, scores in held_out.items():
+                        found.setdefault(f"{model}/val/{rule}", []).append((members, scores))
         everyones = ranks.gather([(found, by_domain, played)], self.engine.device)
         found, by_domain, played = (_merged(parts) for parts in zip(*everyones, strict=True))
         for name, parts in played.items():
