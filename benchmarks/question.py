@@ -26,6 +26,9 @@ from protofed.results.folder import RunFolder
 from protofed.results.progress import progress
 from protofed.workers import Task, play_all
 
+Method = tuple[str, Mapping[str, Any]]
+"""A method's name, and what of its parameters differs from the table's."""
+
 NAME = "fedsc-question"
 SCORE = "global/all/head"
 REFUSED = "rounds in which an upload was refused"
@@ -34,7 +37,7 @@ GROUPS = 32
 
 def group_norm(shape: tuple[int, int, int], classes: int) -> nn.Module:
     """ResNet-10 that knows no statistics of a batch."""
-    return _replaced(resnet10(shape, classes), lambda norm: nn.GroupNorm(GROUPS, len(norm.running_mean)))
+    return _without_batches(resnet10(shape, classes))
 
 
 def batch_norm(shape: tuple[int, int, int], classes: int) -> nn.Module:
@@ -51,19 +54,21 @@ def _normed(layer: nn.Module) -> nn.Sequential:
     return nn.Sequential(layer, BatchNorm(layer.out_features))
 
 
-def _replaced(module: nn.Module, make: Any) -> nn.Module:
-    """The same with other norms."""
+def _without_batches(module: nn.Module) -> nn.Module:
     for name, child in module.named_children():
-        setattr(module, name, make(child) if isinstance(child, BatchNorm) else _replaced(child, make))
+        if isinstance(child, BatchNorm):
+            setattr(module, name, nn.GroupNorm(GROUPS, len(child.running_mean)))
+        else:
+            _without_batches(child)
     return module
 
 
-FEDAVG: dict[str, Any] = {"method": "fedavg"}
+FEDAVG: Method = ("fedavg", {})
 
 
-def fedsc(**params: Any) -> dict[str, Any]:
-    """FedSC with these parameters in place of the paper's."""
-    return {"method": "fedsc", "params": {"neighbours": 2, "temperature": 0.05, **params}}
+def fedsc(**params: Any) -> Method:
+    """FedSC with these parameters in place of the table's."""
+    return "fedsc", params
 
 
 EVERY_WAY = {"fedavg": FEDAVG, "last-epoch": fedsc(), "eval-pass": fedsc(collect="eval-pass")}
@@ -74,7 +79,7 @@ class Setup:
     """Some runs that have all but the method in common: what is changed for all of them, and each one's method."""
 
     changes: Mapping[str, Any]
-    runs: Mapping[str, Mapping[str, Any]]
+    runs: Mapping[str, Method]
     seeds: int = SEEDS
 
 
@@ -113,14 +118,13 @@ SETUPS = {
 
 def tasks(setup: Setup, machine: Mapping[str, Any], folder: Path) -> dict[str, list[Task]]:
     """The runs by name, one a seed."""
-    trials = find_target("fedsc/table1", "reduced").trials()
-    base = next(trial for trial in trials if trial.name == "cifar10-nid1-a=0.2-fedsc").experiment(machine)
+    trials = {trial.name: trial for trial in find_target("fedsc/table1", "reduced").trials()}
     found = {}
-    for name, method in setup.runs.items():
-        experiment = replace(base, **{"params": {}, **setup.changes, **method})
+    for name, (method, params) in setup.runs.items():
+        base = trials[f"cifar10-nid1-a=0.2-{method}"].experiment(machine)
+        experiment = replace(base, **setup.changes, params={**base.params, **params})
         found[name] = [
-            Task(replace(experiment, seed=seed), folder / name.replace(" ", "-") / f"seed{seed}", name)
-            for seed in range(setup.seeds)
+            Task(replace(experiment, seed=seed), folder / name / f"seed{seed}", name) for seed in range(setup.seeds)
         ]
     return found
 
@@ -132,15 +136,10 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--data-dir", type=Path, required=True, help="folder with the datasets")
     parser.add_argument("--out", type=Path, default=Path("runs") / NAME, help="folder of the runs; they are continued")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument(
-        "--width", type=int, help="clients in one batched step; the fastest engine is found unless given"
-    )
     asked = parser.parse_args(words)
-    machine: dict[str, Any] = {"data_dir": str(asked.data_dir.resolve()), "precision": "bf16", "eval_every": 15}
-    if asked.width is not None:
-        machine |= {"engine": "stacked", "width": asked.width}
+    machine = {"data_dir": str(asked.data_dir.resolve()), "precision": "bf16", "eval_every": 15}
     names = asked.only or list(SETUPS)
-    by_setup = {name: tasks(SETUPS[name], machine, asked.out / name.replace(" ", "-")) for name in names}
+    by_setup = {name: tasks(SETUPS[name], machine, asked.out / name) for name in names}
     every = [task for some in by_setup.values() for runs in some.values() for task in runs]
     results = iter(play_all(every, progress(True), asked.jobs))
     file = RESULTS / f"{NAME}.json"

@@ -254,8 +254,8 @@ def _hits(looks: Iterable[Seen], prototypes: Prototypes | None, own_classes: Ten
 def _parts(engine: Engine, group: Group) -> Iterator[range]:
     """Clients whose models fit on the device at once, some for each process."""
     each = -(-len(group.members) // engine.ranks.count)
-    at_once = engine.width or engine.tested_at_once  # models that run one after the other may see more images each
-    step = max(1, min(at_once, engine.tested_at_once, MODEL_BYTES // group.own.layout.size, each))
+    most = min(engine.tested_at_once, engine.width or engine.tested_at_once)  # the fewer, the more images each sees
+    step = max(1, min(most, MODEL_BYTES // group.own.layout.size, each))
     for begin in range(0, len(group.members), step):
         yield range(begin, min(begin + step, len(group.members)))
 
