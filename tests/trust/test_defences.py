@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -38,6 +38,7 @@ def test_the_median_and_the_trimmed_mean_are_those_of_every_coordinate(rows: Ten
 
 
 @given(updates(least=3))
+@example(torch.tensor([[-0.8012, 0.4460, 0.0854], [1.0919, 0.4085, -0.3370], [-0.8484, 1.4473, 1.2299]]).double())
 def test_no_step_away_from_the_geometric_median_is_nearer_to_all(rows: Tensor) -> None:
     found = defences.geometric_median(rows)
     best = reference.sum_of_distances(found.tolist(), rows.tolist())
