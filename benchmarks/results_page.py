@@ -223,29 +223,28 @@ class Page:
 
     def not_run(self) -> str:
         """What no file here has by the paper's own protocol: how many runs of how many rounds, and of which data."""
-        made: dict[bool, set[tuple[str, ...]]] = {True: set(), False: set()}
+        made: dict[bool, dict[tuple[str, ...], int]] = {True: {}, False: {}}  # seeds, by the paper's protocol or not
         for path in self.folder.glob("*.json"):
             table = json.loads(path.read_text("utf-8"))
             for cell in table.get("cells", ()) if "variant" in table else ():
                 if cell["ours"] is not None:
-                    made[table["variant"] is None].add(
-                        (table["name"], cell["dataset"], cell["setting"], cell["method"])
-                    )
+                    what = (table["name"], cell["dataset"], cell["setting"], cell["method"])
+                    made[table["variant"] is None][what] = table["seeds"]
         head = ["table", "dataset", "runs", "of them otherwise, above", "rounds × epochs of a run", "data"]
         lines = [_row(head), "|---|---|---:|---:|---|---|"]
         for name, dataset, cells in _parts():
-            where = {
-                trial: {(name, dataset, cell.setting, cell.method) for cell in some} for trial, some in cells.items()
-            }
-            missing = {trial: some[0] for trial, some in cells.items() if not where[trial] & made[True]}
-            if missing:
-                values = [cell.trial.values for cell in missing.values() if cell.trial]
+            runs, otherwise, values = 0, 0, []
+            for some in cells.values():
+                where = [(name, dataset, cell.setting, cell.method) for cell in some]
+                own, other = (max(made[paper].get(what, 0) for what in where) for paper in (True, False))
+                runs += SEEDS - own
+                otherwise += min(SEEDS - own, other)
+                values += [some[0].trial.values] if some[0].trial and own < SEEDS else []
+            if values:
                 lengths = dict.fromkeys(_length(one) for one in values)
-                otherwise = SEEDS * sum(bool(where[trial] & made[False]) for trial in missing)
                 data = ", ".join(dict.fromkeys(one["dataset"] for one in values))
                 absent = " (not at hand)" * (data in NOT_AT_HAND)
-                runs = f"{SEEDS * len(missing)}"
-                lines.append(_row([name, dataset, runs, str(otherwise or ""), ", ".join(lengths), data + absent]))
+                lines.append(_row([name, dataset, str(runs), str(otherwise or ""), ", ".join(lengths), data + absent]))
         return "\n".join(lines)
 
     def compared(self, *names: str, scores: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -289,8 +288,8 @@ def _is_accuracy(cell: Cell) -> bool:
 
 
 def _differs(cell: Cell) -> bool:
-    """By more than the two spreads together; one that the paper does not give counts as 0."""
-    return bool(abs(cell["difference"]) > cell["ours_std"] + (cell["paper_std"] or 0))
+    """By more than the two spreads together; one that the paper does not give counts as 0. One seed says nothing."""
+    return len(cell["values"]) > 1 and bool(abs(cell["difference"]) > cell["ours_std"] + (cell["paper_std"] or 0))
 
 
 def _orders(cells: Iterable[Cell]) -> Iterator[tuple[str, float, int]]:

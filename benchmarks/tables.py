@@ -18,6 +18,7 @@ from pathlib import Path
 
 REDUCED = "--variant reduced --precision bf16 --eval-every 15"
 BF16 = "--precision bf16 --eval-every 10"
+FULL = f"--only 'cifar10,NID1 a=0.2' {BF16} --seeds 1"
 PRIVATE = "--methods FedAvg,MOON,FedProx,FedProto,FPL,FedPLVM,FedPLCC"
 PUBLIC = "--methods FCCL+ --variant public-cifar10"
 """FedPLCC's tables in two parts: CIFAR-100, the public images of FCCL+, was not at hand, and only that part differs."""
@@ -34,17 +35,23 @@ TABLES = {
     "fedsc-table2": f"fedsc/table2 --only CIFAR10-LT,rho=50 {REDUCED}",
     "fedsc-table4": f"fedsc/table4 --only 'cifar10,NID1 a=0.2,NID2' --methods 'RPCL only,CPDR only' {REDUCED}",
     "fedsc-table4-lt": f"fedsc/table4 --only CIFAR10-LT,rho=50 --methods 'RPCL only,CPDR only' {REDUCED}",
+    "fedsc-full-fedsc": f"fedsc/table1 --methods FedSC {FULL}",
+    "fedsc-full-fedavg": f"fedsc/table1 --methods FedAvg {FULL}",
     "fedplcc-table2": f"fedplcc/table2 {PRIVATE} {BF16}",
     "fedplcc-table2-fccl": f"fedplcc/table2 {PUBLIC} {BF16}",
     "fedplcc-table2-no-flip": f"fedplcc/table2 {PRIVATE} --variant no-flip {BF16}",
+    "fedplcc-table2-no-flip-fccl": f"fedplcc/table2 --methods FCCL+ --variant no-flip {BF16}",
     "fedplcc-table3": f"fedplcc/table3 {PRIVATE} {BF16}",
     "fedplcc-table3-fccl": f"fedplcc/table3 {PUBLIC} {BF16}",
+    "fedplcc-table3-all-images": f"fedplcc/table3 --methods FedAvg,FedPLCC --variant all-images {BF16}",
     "fedplcc-table5": f"fedplcc/table5 {BF16}",
+    "fedplcc-table5-equal": f"fedplcc/table5 --only L_contra=w=1 --variant equal-weights {BF16}",
     "fedproto-table1-mnist": "fedproto/table1 --only mnist --eval-every 1000",
     "fedproto-table2": "fedproto/table2 --eval-every 1000",
     "fedproto-table1-femnist-n3": "fedproto/table1 --only femnist,n=3 --eval-every 1000",
     "fedproto-table1-femnist-n4": "fedproto/table1 --only femnist,n=4 --eval-every 1000",
     "fedproto-table1-femnist-n5": "fedproto/table1 --only femnist,n=5 --eval-every 1000",
+    "fedproto-table1-femnist-small": "fedproto/table1 --only femnist --variant small-images --eval-every 1000",
     "fedproto-fig3": "fedproto/fig3 --eval-every 1000",
     "fedproto-fig4": "fedproto/fig4 --eval-every 1000",
     "fedproto-fig4-small": "fedproto/fig4 --variant small-images --eval-every 1000",

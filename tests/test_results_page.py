@@ -63,6 +63,11 @@ def test_a_cell_has_both_numbers_the_difference_and_its_cost(tmp_path: Path) -> 
     assert rows[2][4] == "–"
 
 
+def test_one_seed_is_not_marked_as_different(tmp_path: Path) -> None:
+    write(tmp_path, "t", cell("A", 70.0, 80.0, ours_std=0.0, values=[80.0]))
+    assert "| 80.00 | +10.00 | 80.00 |" in Page(tmp_path).table("t")
+
+
 @pytest.mark.parametrize(("ours", "rho"), [((3, 2, 1), "-1.00"), ((1, 2, 3), "1.00"), ((2, 1, 3), "0.50")])
 def test_the_order_of_methods_is_a_rank_correlation(ours: tuple[int, int, int], rho: str, tmp_path: Path) -> None:
     write(
@@ -217,7 +222,7 @@ def not_run(folder: Path, target: str) -> list[list[str]]:
     return [[text.strip() for text in line.split("|")[1:-1]] for line in lines]
 
 
-def measure(folder: Path, name: str, variant: str | None, dataset: str, methods: int) -> None:
+def measure(folder: Path, name: str, variant: str | None, dataset: str, methods: int, seeds: int = 3) -> None:
     """A file with the first methods of a target."""
     cells = [one for one in find_target(name).cells if one.dataset == dataset and one.trial]
     some = list(dict.fromkeys(one.method for one in cells))[:methods]
@@ -226,7 +231,7 @@ def measure(folder: Path, name: str, variant: str | None, dataset: str, methods:
         for one in cells
         if one.method in some
     ]
-    (folder / "t.json").write_text(json.dumps({"name": name, "variant": variant, "cells": made}))
+    (folder / "t.json").write_text(json.dumps({"name": name, "variant": variant, "seeds": seeds, "cells": made}))
 
 
 def test_what_was_not_run_is_listed_until_it_is(tmp_path: Path) -> None:
@@ -235,6 +240,8 @@ def test_what_was_not_run_is_listed_until_it_is(tmp_path: Path) -> None:
     assert not_run(tmp_path, target) == [[*columns, "24", "", *rest]]
     measure(tmp_path, target, None, "Office-10", 3)
     assert not_run(tmp_path, target) == [[*columns, "15", "", *rest]]
+    measure(tmp_path, target, None, "Office-10", 3, seeds=1)
+    assert not_run(tmp_path, target) == [[*columns, "21", "", *rest]]
     measure(tmp_path, target, None, "Office-10", 8)
     assert not_run(tmp_path, target) == []
 

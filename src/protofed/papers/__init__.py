@@ -1,7 +1,7 @@
 """The seed papers as data: a YAML file each with its protocol, and results.csv with the published numbers.
 
 A protocol is a list of statements, each some values and their source; a later statement overrides an earlier one. A
-statement with `for` holds for those datasets or methods only. docs/reproduce.md explains the files.
+statement with `for` holds for those datasets, methods or settings only. docs/reproduce.md explains the files.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ class _Planner:
             inner = name.removeprefix("params.")
             varied = {name: value} if inner == name else {"params": {inner: value}}
             statements.append({**varied, "source": target["source"]})
-        values, sources = _merge(statements, dataset, method)
+        values, sources = _merge(statements, {dataset, method, *setting.split(";")})
         known = parameters(method_class(values["method"]))
         values["params"] = {name: value for name, value in values["params"].items() if name in known}
         about = {item.name: values.pop(item.name) for item in dataclasses.fields(Reading) if item.name in values}
@@ -263,16 +263,16 @@ class _Planner:
     def _explanation(self, metric: str, dataset: str, method: str) -> str:
         reasons = self.paper.get("explained", ())
         return "; ".join(
-            reason["because"] for reason in reasons if reason["metric"] == metric and _holds(reason, dataset, method)
+            reason["because"] for reason in reasons if reason["metric"] == metric and _holds(reason, {dataset, method})
         )
 
 
-def _merge(statements: Statements, dataset: str, method: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The values that hold in the end, and where each is from; parameters of methods are united."""
+def _merge(statements: Statements, names: set[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values that hold in the end for what is called `names`, and where each is from; parameters are united."""
     values: dict[str, Any] = {"params": {}}
     sources: dict[str, str] = {}
     for statement in statements:
-        if not _holds(statement, dataset, method):
+        if not _holds(statement, names):
             continue
         for name, value in statement.items():
             if name == "params":
@@ -284,9 +284,9 @@ def _merge(statements: Statements, dataset: str, method: str) -> tuple[dict[str,
     return values, sources
 
 
-def _holds(statement: Mapping[str, Any], dataset: str, method: str) -> bool:
-    names = statement.get("for", [dataset])
-    return bool({dataset, method} & set([names] if isinstance(names, str) else names))
+def _holds(statement: Mapping[str, Any], names: set[str]) -> bool:
+    only = statement.get("for", names)
+    return bool(names & set([only] if isinstance(only, str) else only))
 
 
 def _slug(*words: str) -> str:
