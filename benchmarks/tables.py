@@ -24,6 +24,7 @@ PUBLIC = "--methods FCCL+ --variant public-cifar10"
 """FedPLCC's tables in two parts: CIFAR-100, the public images of FCCL+, was not at hand, and only that part differs."""
 TABLES = {
     "mp-fedcl-table2-mnist": "mp-fedcl/table2 --only mnist",
+    "mp-fedcl-table2": "mp-fedcl/table2 --only digit-5,office-10",
     "mp-fedcl-table6-mnist": "mp-fedcl/table6 --only mnist --eval-every 10",
     "mp-fedcl-fig5-mnist": "mp-fedcl/fig5 --only mnist --eval-every 10",
     "mp-fedcl-fig9-mnist": "mp-fedcl/fig9 --only mnist --eval-every 10",
