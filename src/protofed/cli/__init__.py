@@ -27,7 +27,7 @@ __all__ = [
 def main() -> None:
     """Run the command line; wrong input is one line on stderr and exit code 2."""
     try:
-        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        code = app(sys.argv[1:] or ["--help"], prog_name="protofed", standalone_mode=False)
     except (UserError, DivergedError, LostError) as error:
         if speaks() or isinstance(error, LostError):
             print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
