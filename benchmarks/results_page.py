@@ -223,20 +223,25 @@ class Page:
 
     def not_run(self) -> str:
         """What no file here has by the paper's own protocol: how many runs of how many rounds, and of which data."""
-        made: dict[bool, dict[tuple[str, ...], int]] = {True: {}, False: {}}  # seeds, by the paper's protocol or not
+        runs_of = {
+            (name, dataset, cell.setting, cell.method): _same(cells)
+            for name, dataset, trials in _parts()
+            for cells in trials.values()
+            for cell in cells
+        }
+        made: dict[bool, dict[str, int]] = {True: {}, False: {}}  # seeds, by the paper's protocol or not
         for path in self.folder.glob("*.json"):
             table = json.loads(path.read_text("utf-8"))
             for cell in table.get("cells", ()) if "variant" in table else ():
-                if cell["ours"] is not None:
-                    what = (table["name"], cell["dataset"], cell["setting"], cell["method"])
-                    made[table["variant"] is None][what] = table["seeds"]
+                what = (table["name"], cell["dataset"], cell["setting"], cell["method"])
+                if cell["ours"] is not None and what in runs_of:
+                    made[table["variant"] is None][runs_of[what]] = table["seeds"]
         head = ["table", "dataset", "runs", "of them otherwise, above", "rounds × epochs of a run", "data"]
         lines = [_row(head), "|---|---|---:|---:|---|---|"]
         for name, dataset, cells in _parts():
             runs, otherwise, values = 0, 0, []
             for some in cells.values():
-                where = [(name, dataset, cell.setting, cell.method) for cell in some]
-                own, other = (max(made[paper].get(what, 0) for what in where) for paper in (True, False))
+                own, other = (made[paper].get(_same(some), 0) for paper in (True, False))
                 runs += SEEDS - own
                 otherwise += min(SEEDS - own, other)
                 values += [some[0].trial.values] if some[0].trial and own < SEEDS else []
@@ -265,6 +270,12 @@ def _parts() -> Iterator[tuple[str, str, dict[str, list[PaperCell]]]]:
                 parts.setdefault(cell.dataset, {}).setdefault(cell.trial.name, []).append(cell)
         for dataset, cells in parts.items():
             yield name, dataset, cells
+
+
+def _same(cells: Sequence[PaperCell]) -> str:
+    """The same text for the same runs, which several tables may show."""
+    assert cells[0].trial is not None
+    return json.dumps(cells[0].trial.values, sort_keys=True)
 
 
 def _length(values: Mapping[str, Any]) -> str:
