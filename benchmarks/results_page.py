@@ -107,20 +107,16 @@ class Page:
             lines += ["", "Order of the methods, Spearman's ρ between the paper's and ours:", "", *orders]
         return "\n".join(lines)
 
-    def figure(self, name: str) -> str:
+    def figure(self, *names: str) -> str:
         """A figure's points, which the papers do not print: a line a method, a column for each value that is varied."""
-        cells = self.measured(name)["cells"]
-        points: dict[tuple[str, str], dict[str, str]] = {}
-        for cell in cells:
+        points: dict[tuple[str, ...], dict[str, str]] = {}
+        for cell in self.measured(*names)["cells"]:
             _, _, value = cell["setting"].rpartition(";")
-            points.setdefault((cell["method"], _measured(cell)), {})[value] = _spread(cell, "ours")
+            who = (cell["dataset"], cell["method"], _measured(cell))
+            points.setdefault(who, {})[value] = _spread(cell, "ours")
         columns = list(dict.fromkeys(value for line in points.values() for value in line))
-        lines = [
-            *self._commands(name),
-            "",
-            _row(["method", "measured", *columns]),
-            "|---|---" + "|---:" * len(columns) + "|",
-        ]
+        lines = [*self._commands(*names), "", _row(["dataset", "method", "measured", *columns])]
+        lines.append("|---|---|---" + "|---:" * len(columns) + "|")
         return "\n".join([*lines, *(_row([*who, *(line[value] for value in columns)]) for who, line in points.items())])
 
     def _commands(self, *names: str) -> list[str]:

@@ -262,8 +262,8 @@ def test_a_figure_has_a_line_a_method_and_a_column_a_value(tmp_path: Path) -> No
 
     write(tmp_path, "f", point("A", 1, 50.0), point("B", 1, 60.0), point("A", 2, 51.5), point("B", 2, 61.5))
     lines = Page(tmp_path).figure("f").splitlines()
-    assert lines[-4] == "| method | measured | k=1 | k=2 |"
+    assert lines[-4] == "| dataset | method | measured | k=1 | k=2 |"
     assert lines[-2:] == [
-        "| A | own/all/head | 50.00 ± 1.00 | 51.50 ± 1.00 |",
-        "| B | own/all/head | 60.00 ± 1.00 | 61.50 ± 1.00 |",
+        "| D | A | own/all/head | 50.00 ± 1.00 | 51.50 ± 1.00 |",
+        "| D | B | own/all/head | 60.00 ± 1.00 | 61.50 ± 1.00 |",
     ]
