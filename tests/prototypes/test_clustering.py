@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import get_args
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from protofed.errors import UserError
-from protofed.prototypes import Prototypes, Start, class_means, dbscan, kmeans, quantile_eps, segments
+from protofed.prototypes import Prototypes, Segments, Start, class_means, dbscan, finch, kmeans, quantile_eps, segments
 from protofed.prototypes.dbscan import dense_regions
 from protofed.prototypes.segments import patience
 from reference import prototypes as reference
@@ -75,9 +76,49 @@ def test_segments_hold_each_sample_once_in_order(clients: int, rows: int, classe
     for s, (i, c) in enumerate(pairs):
         assert torch.equal(points[s][part.mask[s]], features[i][labels[i] == c])
         assert not points[s][~part.mask[s]].any()
-    grid = part.scatter(points, part.mask.double())
+    grid = part.each(lambda some: (some.gather(features), some.mask.double()))
     assert grid.vectors.shape == (clients, classes, *points.shape[1:])
     assert grid.counts.sum() == (labels >= 0).sum()
+    for s, (i, c) in enumerate(pairs):
+        assert torch.equal(grid.vectors[i, c], points[s])
+
+
+def test_segments_of_like_length_come_together() -> None:
+    sizes = (1, 2, 3, 4, 5, 60, 64, 65, 200)
+    labels = torch.cat([torch.full((size,), c) for c, size in enumerate(sizes)]).unsqueeze(0)
+    seen: list[list[int]] = []
+
+    def work(part: Segments) -> tuple[Tensor, Tensor]:
+        seen.append(part.mask.sum(1).tolist())
+        assert part.mask.shape[1] == max(seen[-1])
+        return part.mask.double().unsqueeze(-1), part.mask.double()
+
+    segments(labels, len(sizes)).each(work)
+    assert seen == [[1], [2], [3, 4], [5], [60, 64], [65], [200]]
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        lambda x, y: kmeans(x, y, 6, 3, torch.arange(len(y)), restarts=2),
+        lambda x, y: finch(x, y, 6),
+        lambda x, y: dbscan(x, y, 6, 0.8, 3),
+    ],
+    ids=["kmeans", "finch", "dbscan"],
+)
+def test_a_class_is_clustered_as_if_alone_however_long_the_others_are(
+    cluster: Callable[[Tensor, Tensor], Prototypes],
+) -> None:
+    sizes = torch.tensor([[1, 3, 40, 150, 0, 7], [90, 2, 0, 5, 33, 71]])
+    labels = torch.stack([torch.arange(6).repeat_interleave(row) for row in sizes])  # 201 rows each
+    features = random_features(2, int(sizes[0].sum()), 4, seed=1)
+    together = cluster(features, labels)
+    for c in range(6):
+        alone = cluster(features, torch.where(labels == c, c, -1))
+        slots = alone.counts.shape[-1]
+        assert torch.equal(together.counts[:, c, :slots], alone.counts[:, c])
+        assert not together.counts[:, c, slots:].any()
+        assert_close(together.vectors[:, c, :slots], alone.vectors[:, c])
 
 
 def test_segments_ask_the_device_once() -> None:
@@ -151,6 +192,7 @@ def test_a_gpu_is_asked_at_every_fourth_step() -> None:
 @pytest.mark.parametrize("start", STARTS)
 def test_asking_less_often_changes_no_bit_of_kmeans(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("protofed.prototypes.kmeans")
+    monkeypatch.setattr(Segments, "_by_length", lambda part: [part])  # a GPU has all of them at once
     for seed in range(8):
         features, labels = blobs(3, 60, 2, 3, seed, spread=2.0)
         expected = kmeans(features, labels, 2, 4, torch.arange(3), start)
@@ -293,8 +335,11 @@ def test_dbscan_is_scikit_learns(
     features, labels = blobs(clients, rows, classes, dim, seed, spread=0.7)
     result = dbscan(features, labels, classes, eps, min_samples)
     part = segments(labels, classes)
-    regions = part.scatter(
-        part.gather(features), dense_regions(part.gather(features), part.mask, eps, min_samples)
+    regions = part.each(
+        lambda some: (
+            some.gather(features),
+            dense_regions(some.gather(features), some.mask, eps, min_samples),
+        )
     ).counts
     most = 1
     for i in range(clients):

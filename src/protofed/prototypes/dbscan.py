@@ -9,7 +9,7 @@ from torch import Tensor
 
 from protofed.errors import UserError
 from protofed.prototypes.means import group_means
-from protofed.prototypes.segments import exact_distances, patience, segments
+from protofed.prototypes.segments import Segments, exact_distances, patience, segments
 from protofed.prototypes.type import Prototypes
 
 
@@ -32,17 +32,19 @@ def dbscan(
     if min_samples < 1:
         raise UserError("min_samples", min_samples, "a dense region needs one sample or more")
 
-    part = segments(labels, classes)
-    samples = part.gather(features)
-    points = samples if space is None else part.gather(space)
-    radius = eps[part.clients, part.classes].view(-1, 1, 1) if isinstance(eps, Tensor) else eps
-    cluster = dense_regions(points, part.mask, radius, min_samples)
-    only_noise = (cluster < 0).all(-1, keepdim=True)
-    cluster = torch.where(only_noise & part.mask, 0, cluster)
+    def clustered(part: Segments) -> tuple[Tensor, Tensor]:
+        samples = part.gather(features)
+        points = samples if space is None else part.gather(space)
+        radius = eps[part.clients, part.classes].view(-1, 1, 1) if isinstance(eps, Tensor) else eps
+        cluster = dense_regions(points, part.mask, radius, min_samples)
+        only_noise = (cluster < 0).all(-1, keepdim=True)
+        cluster = torch.where(only_noise & part.mask, 0, cluster)
 
-    number = int(cluster.max()) + 1 if len(cluster) else 1
-    member = cluster.unsqueeze(-1) == torch.arange(number, device=cluster.device)
-    return part.scatter(*group_means(samples, member))
+        number = int(cluster.max()) + 1 if len(cluster) else 1
+        member = cluster.unsqueeze(-1) == torch.arange(number, device=cluster.device)
+        return group_means(samples, member)
+
+    return segments(labels, classes).each(clustered)
 
 
 def dense_regions(points: Tensor, mask: Tensor, radius: float | Tensor, min_samples: int) -> Tensor:

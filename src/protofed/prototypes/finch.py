@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from protofed.errors import UserError, unknown
-from protofed.prototypes.segments import segments
+from protofed.prototypes.segments import Segments, segments
 from protofed.prototypes.type import Prototypes
 
 Centroids = Literal["unweighted", "weighted"]
@@ -32,13 +32,16 @@ def finch(
     means only with `weighted` centroids. Zero rows have no direction and are left out; a class with nothing else is
     represented by its mean, zero. A row labelled −1 is padding.
     """
-    part = segments(labels, classes)
     if weights is None:
         weights = features.new_ones(labels.shape)
     elif len(wrong := weights[(labels >= 0) & ~((weights > 0) & weights.isfinite())]):
         raise UserError("weights", wrong[0].item(), "a sample's weight is positive and finite")
-    weight = part.gather(weights.unsqueeze(-1)).squeeze(-1)
-    return part.scatter(*_prototypes(part.gather(features), part.mask, weight, centroids))
+    weight = weights.unsqueeze(-1)
+
+    def clustered(part: Segments) -> tuple[Tensor, Tensor]:
+        return _prototypes(part.gather(features), part.mask, part.gather(weight).squeeze(-1), centroids)
+
+    return segments(labels, classes).each(clustered)
 
 
 def finch_pool(pool: Prototypes, centroids: Centroids = "unweighted") -> Prototypes:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from protofed.errors import UserError
 from protofed.prototypes.means import group_means
-from protofed.prototypes.segments import exact_distances, patience, segments
+from protofed.prototypes.segments import Segments, exact_distances, patience, segments
 from protofed.prototypes.type import Prototypes
 from protofed.randomness import bits, uniform
 from protofed.recording import replayed
@@ -44,15 +44,17 @@ def kmeans(
     if k < 1:
         raise UserError("k", k, "a class needs one prototype or more")
 
-    part = segments(labels, classes)
-    samples = part.gather(features)
-    points = samples if space is None else part.gather(space)
-    weight = (part.mask if weights is None else part.gather(weights.unsqueeze(-1)).squeeze(-1)).to(points.dtype)
-    class_keys = bits(keys, _CLASS_KEYS, (classes,))[part.clients, part.classes]
+    class_keys = bits(keys, _CLASS_KEYS, (classes,))
 
-    centres = _STARTS[start](points, part.mask, class_keys, k=k, restarts=restarts)
-    centres = _lloyd(points, weight, centres, iterations, tolerance)
-    return part.scatter(*_clusters(samples, points, part.mask, weight, centres, k=k))
+    def clustered(part: Segments) -> tuple[Tensor, Tensor]:
+        samples = part.gather(features)
+        points = samples if space is None else part.gather(space)
+        weight = (part.mask if weights is None else part.gather(weights.unsqueeze(-1)).squeeze(-1)).to(points.dtype)
+        centres = _STARTS[start](points, part.mask, class_keys[part.clients, part.classes], k=k, restarts=restarts)
+        centres = _lloyd(points, weight, centres, iterations, tolerance)
+        return _clusters(samples, points, part.mask, weight, centres, k=k)
+
+    return segments(labels, classes).each(clustered)
 
 
 @replayed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -25,14 +26,33 @@ class Segments(NamedTuple):
         """The samples' values, [N, n, D], segment by segment: [S, m, D], zeros where padded."""
         return torch.where(self.mask.unsqueeze(-1), values[self.clients.unsqueeze(-1), self.rows], 0)
 
-    def scatter(self, vectors: Tensor, counts: Tensor) -> Prototypes:
-        """Each segment's prototypes, [S, M, D] and [S, M], at their place in the grid: [N, C, M, D]."""
-        grid = Prototypes(
-            vectors.new_zeros(*self.grid, *vectors.shape[1:]), counts.new_zeros(*self.grid, counts.shape[1])
-        )
-        grid.vectors[self.clients, self.classes] = vectors
-        grid.counts[self.clients, self.classes] = counts
+    def each(self, work: Callable[[Segments], tuple[Tensor, Tensor]]) -> Prototypes:
+        """Prototypes, [S, M, D], and counts, [S, M], that `work` makes of segments, at their place: [N, C, M, D].
+
+        On a CPU it is given those of like length at a time, for padding takes time there; on a GPU all of them, for
+        asking how long they are does.
+        """
+        parts = self._by_length() if self.mask.is_cpu and len(self.mask) else [self]
+        made = [(some, *work(some)) for some in parts]
+        most = max(counts.shape[1] for _, _, counts in made)
+        _, vectors, counts = made[0]
+        grid = Prototypes(vectors.new_zeros(*self.grid, most, vectors.shape[2]), counts.new_zeros(*self.grid, most))
+        for some, vectors, counts in made:
+            places = some.clients, some.classes, slice(counts.shape[1])
+            grid.vectors[places], grid.counts[places] = vectors, counts
         return grid
+
+    def _by_length(self) -> list[Segments]:
+        """Those whose lengths round up to the same power of two, each as wide as its longest."""
+        lengths = self.mask.sum(1)
+        powers = lengths.log2().ceil()
+        parts = []
+        for power in sorted(set(powers.tolist())):
+            some = powers == power
+            longest = int(lengths[some].max())
+            rows, mask = self.rows[some, :longest], self.mask[some, :longest]
+            parts.append(Segments(self.clients[some], self.classes[some], rows, mask, self.grid))
+        return parts
 
 
 _known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
