@@ -32,10 +32,7 @@ TABLES = {
     "mp-fedcl-fig8": "mp-fedcl/fig8 --eval-every 10",
     "mp-fedcl-fig9": "mp-fedcl/fig9 --only digit-5 --eval-every 10",
     "mp-fedcl-table5": "mp-fedcl/table5 --eval-every 10",
-    "mp-fedcl-table5-again": "mp-fedcl/table5 --eval-every 10",
     "mp-fedcl-table5-high-rate": "mp-fedcl/table5 --variant high-rate --eval-every 10",
-    "mp-fedcl-table5-digits": "mp-fedcl/table5 --eval-every 10",
-    "mp-fedcl-table5-digits-high-rate": "mp-fedcl/table5 --variant high-rate --eval-every 10",
     "mp-fedcl-table6": "mp-fedcl/table6 --only digit-5,office-10 --eval-every 10",
     "mp-fedcl-table7": "mp-fedcl/table7 --eval-every 10",
     "mp-fedcl-table8": "mp-fedcl/table8 --variant short-time --eval-every 1000",
@@ -64,7 +61,7 @@ TABLES = {
     "fedproto-fig4": "fedproto/fig4 --eval-every 1000",
     "fedproto-fig4-small": "fedproto/fig4 --variant small-images --eval-every 1000",
 }
-"""What each file in docs/results is made by; the four more of Table V have other encoders, which their notes name."""
+"""What each file in docs/results is made by."""
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 

@@ -246,6 +246,12 @@ def test_what_was_not_run_is_listed_until_it_is(tmp_path: Path) -> None:
     assert not_run(tmp_path, target) == []
 
 
+def test_runs_that_another_table_shows_are_made(tmp_path: Path) -> None:
+    before = int(not_run(tmp_path, "fedproto/table3")[0][2])
+    measure(tmp_path, "fedproto/table1", None, "FEMNIST", 8)  # n = 3, 4, 5 with stdev 1: Table 3 has stdev 2, too
+    assert not_run(tmp_path, "fedproto/table3")[0][2] == str(before // 2) == "72"
+
+
 def test_what_was_run_with_another_protocol_is_said(tmp_path: Path) -> None:
     measure(tmp_path, "fedplcc/table3", "public-cifar10", "Office-10", 3)
     assert [line[2:4] for line in not_run(tmp_path, "fedplcc/table3")] == [["24", "9"]]

@@ -38,6 +38,13 @@ def statements(paper: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield from named.get("protocol", ())
 
 
+def test_a_statement_may_be_for_some_settings_only() -> None:
+    trials = find_target("fedplcc/table5", "equal-weights").trials()
+    equal = [trial.name for trial in trials if trial.values["params"].get("cluster_weights") == "equal"]
+    assert equal == ["digit-5-ablation-l-contra=w=1-l-corr=w=1-fedplcc"]
+    assert len(trials) == 7
+
+
 def test_every_table_and_figure_is_a_target() -> None:
     assert target_names() == [f"{paper}/{name}" for paper in PAPERS for name in TARGETS[paper]]
 
@@ -47,8 +54,11 @@ def test_every_value_is_known_and_has_a_source(stem: str) -> None:
     paper = read_paper(stem)
     methods = {one["method"] for some in paper["methods"].values() for one in some if "method" in one}
     known = {name for method in methods for name in parameters(method_class(method))}
+    names = {name for part in ("datasets", "methods", "settings") for name in paper[part]}
     for statement in statements(paper):
         assert statement["source"]
+        only = statement.get("for", [])
+        assert {only} <= names if isinstance(only, str) else set(only) <= names
         assert set(statement) - {"source", "for"} <= FIELDS
         assert set(statement.get("params", ())) <= known
     for target in paper["targets"].values():
