@@ -80,7 +80,6 @@ class Setup:
 
     changes: Mapping[str, Any]
     runs: Mapping[str, Method]
-    seeds: int = SEEDS
 
 
 HERE = Path(__file__).relative_to(Path(__file__).parent.parent)
@@ -106,7 +105,7 @@ SETUPS = {
     "resnet10 with GroupNorm, nid1": Setup(
         {"model": f"{HERE}:group_norm"}, {name: EVERY_WAY[name] for name in ("fedavg", "last-epoch")}
     ),
-    "resnet10, nid1, 10 epochs": Setup({"epochs": 10}, EVERY_WAY, seeds=1),
+    "resnet10, nid1, 10 epochs": Setup({"epochs": 10}, EVERY_WAY),
     "MNIST, MLP": Setup({**MNIST, "model": "mlp"}, EVERY_WAY),
     "MNIST, MLP with BatchNorm": Setup({**MNIST, "model": f"{HERE}:batch_norm"}, EVERY_WAY),
     # With batches of 64 and seed 0 two clients end an epoch with two images, which BatchNorm makes 1 and -1 of.
@@ -124,7 +123,7 @@ def tasks(setup: Setup, machine: Mapping[str, Any], folder: Path) -> dict[str, l
         base = trials[f"cifar10-nid1-a=0.2-{method}"].experiment(machine)
         experiment = replace(base, **setup.changes, params={**base.params, **params})
         found[name] = [
-            Task(replace(experiment, seed=seed), folder / name / f"seed{seed}", name) for seed in range(setup.seeds)
+            Task(replace(experiment, seed=seed), folder / name / f"seed{seed}", name) for seed in range(SEEDS)
         ]
     return found
 

@@ -10,6 +10,7 @@ import pytest
 from benchmarks import question
 from torch import nn
 
+from protofed.comparison import SEEDS
 from protofed.experiment import Experiment
 from protofed.models.layers import BatchNorm
 from protofed.results.folder import RunFolder
@@ -60,16 +61,16 @@ def test_the_models_differ_in_their_norms_alone() -> None:
 def test_results_are_put_beside_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"dataset": "digits", "train_size": 60, "rounds": 1, "epochs": 1, "clients": 2, "model": "mlp"}
     runs = {name: question.EVERY_WAY[name] for name in ("fedavg", "last-epoch")}
-    short = replace(NID1, changes={**small, "split": "iid", "precision": "float32"}, runs=runs, seeds=2)
+    short = replace(NID1, changes={**small, "split": "iid", "precision": "float32"}, runs=runs)
     monkeypatch.setattr(question, "SETUPS", {"short": short})
     monkeypatch.setattr(question, "RESULTS", tmp_path)
     (tmp_path / "fedsc-question.json").write_text('{"other": {}}')
     question.main(["--data-dir", str(tmp_path), "--out", str(tmp_path / "runs")])
     known = json.loads((tmp_path / "fedsc-question.json").read_text())
     assert known["other"] == {}
-    scores = {name: [_score(tmp_path / f"runs/short/{name}/seed{seed}") for seed in range(2)] for name in runs}
+    scores = {name: [_score(tmp_path / f"runs/short/{name}/seed{seed}") for seed in range(SEEDS)] for name in runs}
     assert known["short"] == scores
-    assert known[question.REFUSED] == {"short": {name: [0, 0] for name in runs}}
+    assert known[question.REFUSED] == {"short": {name: [0] * SEEDS for name in runs}}
 
 
 def test_refused_uploads_are_counted_by_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import OutOfMemoryError
+
 from protofed.errors import UserError
 from protofed.methods.fedavg import FedAvg
 
@@ -49,6 +51,8 @@ class Meeting(FedAvg):
             print("a word from the method")
             if order == "refuse":
                 raise UserError("--some-flag", 7, "it must be 8")
+            if order == "fill the memory":
+                raise OutOfMemoryError("CUDA out of memory. Tried to allocate 158.00 MiB.")
             if order == "break":
                 raise ValueError("a mistake in the method")
         if clock.round >= 1:
@@ -158,10 +162,10 @@ def test_what_a_method_prints_does_not_get_into_the_output(whole: tuple[Path, li
     assert "a word from the method" in outcome.err
 
 
-def check_resume(place: Path, whole: Path) -> None:
+def check_resume(place: Path, whole: Path, *how: str) -> None:
     """Whatever happened, the comparison goes on to the same results."""
     (place / "order").write_text("")
-    succeed(place, "resume", "cut", "--quiet")
+    succeed(place, "resume", "cut", "--quiet", *how)
     assert results(place / "cut") == results(whole)
     assert [line["round"] for line in rounds_of(place / "cut/meeting-seed1")] == [1, 2, 3, 4]
 
@@ -245,6 +249,19 @@ def test_wrong_input_in_a_worker_is_the_usual_line(tmp_path: Path) -> None:
     assert gone(processes(tmp_path)[1])
 
 
+@pytest.mark.usefixtures("impatient")
+def test_after_the_memory_was_full_fewer_runs_go_on_at_a_time(
+    tmp_path: Path, whole: tuple[Path, list[int], Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "fill the memory")
+    outcome = invoke(tmp_path, "compare", *OPTIONS, "--jobs", "2", "--out", "cut", "--quiet")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.startswith("the GPU's memory is full: ")
+    assert outcome.err.endswith("; continue with: protofed resume cut\n")
+    _allow_no_worker(monkeypatch)
+    check_resume(tmp_path, whole[0], "--jobs", "1")
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_mistake_in_a_worker_is_shown_with_its_traceback(
@@ -268,11 +285,15 @@ def test_a_mistake_in_a_worker_is_shown_with_its_traceback(
     check_resume(tmp_path, whole[0])
 
 
-def test_a_comparison_that_is_over_soon_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _allow_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: object) -> None:
         raise AssertionError("a worker was started")
 
     monkeypatch.setattr(workers.Worker, "__init__", refuse)
+
+
+def test_a_comparison_that_is_over_soon_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _allow_no_worker(monkeypatch)
     monkeypatch.setattr(workers, "START_UP", 60.0)
     options = (
         *("--model", "cnn", "--device", "cpu", "--threads", "1"),

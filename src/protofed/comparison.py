@@ -109,10 +109,8 @@ def share_cores(experiment: Experiment, runs: int, jobs: int | None) -> Experime
 
     Threads touch the last bits of a result, so they are part of the plan, whichever process then plays a run.
     """
-    if jobs is not None and jobs < 1:
-        raise UserError("--jobs", jobs, "it must be 1 or more")
-    threads = experiment.threads or max(1, cores() // at_once(jobs, experiment, runs))
-    return dataclasses.replace(experiment, threads=threads)
+    together = at_once(jobs, experiment, runs)
+    return dataclasses.replace(experiment, threads=experiment.threads or max(1, cores() // together))
 
 
 def check_seeds(seeds: int) -> None:

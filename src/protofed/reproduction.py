@@ -264,9 +264,10 @@ def obstacle(target: Target, cell: Cell, found: Mapping[str, str]) -> str:
 
 
 def create_folder(path: Path, request: Request) -> Path:
-    """A new folder, or one that the same request has begun."""
+    """A new folder, or one that the same request has begun, with whatever number of jobs."""
     if (path / CONFIG).is_file():
-        if Request.read(path).to_yaml() != request.to_yaml():
+        begun = Request.read(path)
+        if begun.to_yaml() != dataclasses.replace(request, jobs=begun.jobs).to_yaml():
             raise UserError(
                 "--out", str(path), f"it holds another reproduction: see its {CONFIG}, or name a new folder"
             )

@@ -74,6 +74,8 @@ def cores() -> int:
 def at_once(jobs: int | None, experiment: Experiment, runs: int) -> int:
     """How many of the runs go on at a time: `jobs` or, unless given, what uses all cores or fits on the GPU."""
     if jobs is not None:
+        if jobs < 1:
+            raise UserError("--jobs", jobs, "it must be 1 or more")
         return max(1, min(jobs, runs))
     if experiment.device != "cpu" and torch.cuda.is_available():
         memory = torch.cuda.get_device_properties(0).total_memory
@@ -269,7 +271,7 @@ def serve() -> None:
 def _play(experiment: Experiment, path: Path | None, progress: Progress) -> Result | Failure:
     try:
         return prepare(experiment, path)(progress)
-    except (Interrupted, UserError, DivergedError) as error:
+    except (Interrupted, UserError, DivergedError, torch.OutOfMemoryError) as error:
         return Failure(type(error), str(error))
     except Exception:
         return Failure(

@@ -88,7 +88,7 @@ def test_the_protocol_of_every_run_is_written_with_its_sources(made: tuple[Path,
 @pytest.mark.slow
 def test_an_interrupted_table_goes_on_to_the_same_numbers(made: tuple[Path, str], tmp_path: Path) -> None:
     folder, printed = made
-    for number, words in enumerate((("resume", "0"), (*SMALL, "--seeds", "2", "--out", "1", *HERE[:-1]))):
+    for number, words in enumerate((("resume", "0"), (*SMALL, "--seeds", "2", "--out", "1", *HERE, "--jobs", "2"))):
         half = tmp_path / str(number)
         shutil.copytree(folder, half)
         for name in ("table.json", "table.csv", "table.md"):
@@ -102,6 +102,14 @@ def test_an_interrupted_table_goes_on_to_the_same_numbers(made: tuple[Path, str]
         assert again == {name: value for name, value in before.items() if name != "costs"}
         here = outcome.out.replace(f"runs: {number}", "runs: table").replace(f"report: {number}/", "report: table/")
         assert here == printed
+
+
+def test_another_number_of_jobs_is_no_other_request(made: tuple[Path, str]) -> None:
+    folder, _ = made
+    before = everything_in(folder)
+    succeed(folder.parent, *SMALL, *HERE, "--seeds", "2", "--out", "table", "--jobs", "2")
+    assert everything_in(folder) == before
+    assert (folder / "reproduce.yaml").read_text().count("jobs: 1\n") == 1  # as it was begun
 
 
 def test_a_folder_of_another_request_is_left_alone(made: tuple[Path, str]) -> None:

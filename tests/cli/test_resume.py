@@ -160,6 +160,16 @@ def _kill_at(process: Popen[str], run: Path, lines: int) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
+def test_the_number_of_runs_at_a_time_is_checked(tmp_path: Path) -> None:
+    run = ("--out", "run", "--rounds", "1", "--quiet")
+    succeed(tmp_path, "run", *TINY, *run)
+    assert "a single run has no others beside it" in invoke(tmp_path, "resume", "run", "--jobs", "2").err
+    succeed(tmp_path, "compare", *TINY, "--seeds", "1", "--rounds", "1", "--out", "some", "--quiet")
+    outcome = invoke(tmp_path, "resume", "some", "--jobs", "0")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "--jobs: 0 is not usable; it must be 1 or more" in outcome.err
+
+
 def test_ctrl_c_stops_after_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> None:
     process = start(tmp_path, "run", *TINY, "--rounds", "100000", "--checkpoint-every", "1000", "--out", "run")
     try:

@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -14,7 +15,10 @@ import pytest
 from PIL import Image
 
 from cli.helpers import Outcome, everything_in, invoke, result_of, succeed
-from protofed.results.progress import Lines, Standing
+from protofed import sweeps, workers
+from protofed.results.progress import Lines, Progress, Standing
+from protofed.results.result import Result
+from protofed.workers import Task
 
 RUN = (
     *("--model", "cnn", "--device", "cpu", "--threads", "1"),
@@ -131,6 +135,21 @@ def test_resume_plays_only_what_is_missing(made: tuple[Path, Outcome], tmp_path:
     assert (folder / "sweep.png").exists()
     again = succeed(tmp_path, "resume", "copy", "--json", "--quiet")
     assert again.out == (folder / "sweep.json").read_text()
+
+
+def test_resume_may_play_another_number_of_runs_at_a_time(
+    made: tuple[Path, Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = []
+
+    def play_all(tasks: Sequence[Task], progress: Progress, number: int | None) -> list[Result]:
+        jobs.append(number)
+        return workers.play_all(tasks, progress, 1)
+
+    monkeypatch.setattr(sweeps, "play_all", play_all)
+    for more in ((), ("--jobs", "3")):
+        succeed(made[0].parent, "resume", made[0].name, "--quiet", *more)
+    assert jobs == [1, 3]
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from protofed.sweeps import Sweep
 
 T = TypeVar("T")
+NO_MEMORY = "the GPU's memory is full: fewer runs at a time (--jobs) or, in a new run, a smaller --width need less"
 
 app = typer.Typer(
     name="protofed",
@@ -199,16 +200,19 @@ def finish(
     as_json: bool,
     again: str | None = None,
 ) -> None:
-    """Play, then show; Ctrl-C, or the end of another process, says how to go on."""
+    """Play, then show; Ctrl-C, the end of another process or of the GPU's memory says how to go on."""
+    from torch import OutOfMemoryError
+
     from protofed.runner import Interrupted
     from protofed.workers import WorkerDied
 
     try:
         outcome = play()
-    except (Interrupted, KeyboardInterrupt, WorkerDied, LostError) as stop:
+    except (Interrupted, KeyboardInterrupt, WorkerDied, LostError, OutOfMemoryError) as stop:
         shown.end()
-        print(f"{str(stop) or 'stopped'}; continue with: {again or f'protofed resume {folder}'}", file=sys.stderr)
-        raise typer.Exit(1 if isinstance(stop, WorkerDied | LostError) else 130) from None
+        why = NO_MEMORY if isinstance(stop, OutOfMemoryError) else str(stop) or "stopped"
+        print(f"{why}; continue with: {again or f'protofed resume {folder}'}", file=sys.stderr)
+        raise typer.Exit(1 if isinstance(stop, WorkerDied | LostError | OutOfMemoryError) else 130) from None
     finally:
         shown.end()
     if (folder / "compare.yaml").is_file() or (folder / "reproduce.yaml").is_file():

@@ -84,10 +84,10 @@ def reproduce_command(
     )
     path = out or fresh_path(f"reproduce-{target.replace('/', '-')}")
     reproduction.tasks_of(reproduction.plan(request), request, path)  # nothing to run must not leave a folder behind
-    resume_reproduction(reproduction.create_folder(path, request), quiet, as_json)
+    resume_reproduction(reproduction.create_folder(path, request), jobs, quiet, as_json)
 
 
-def resume_reproduction(folder: Path, quiet: bool, as_json: bool) -> None:
+def resume_reproduction(folder: Path, jobs: str | None, quiet: bool, as_json: bool) -> None:
     """Play what a folder's request asks for and it does not hold yet."""
     from protofed import reproduction
     from protofed.results.progress import progress
@@ -95,7 +95,8 @@ def resume_reproduction(folder: Path, quiet: bool, as_json: bool) -> None:
     refuse_several()
     request = reproduction.Request.read(folder)
     target = reproduction.plan(request)
-    tasks = reproduction.tasks_of(target, request, folder)
+    tasks = reproduction.tasks_of(target, request, folder)  # with the threads that were planned
+    request = dataclasses.replace(request, jobs=whole("--jobs", jobs, request.jobs))
     shown = progress(quiet, sum(map(len, tasks.values())))
     finish(lambda: reproduction.reproduce(target, request, tasks, folder, shown), shown, folder, as_json)
 

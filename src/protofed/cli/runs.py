@@ -131,6 +131,9 @@ def compare_command(
 @app.command("resume")
 def resume_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, a comparison or a sweep.")],
+    jobs: Annotated[
+        str | None, typer.Option("--jobs", metavar="INT", help="Runs at a time from now on. [default: as before]")
+    ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -146,17 +149,20 @@ def resume_command(
 
     if (folder / "compare.yaml").is_file():
         refuse_several()
-        names, number, jobs, base = comparison.read_config(folder / "compare.yaml")
+        names, number, processes, base = comparison.read_config(folder / "compare.yaml")
+        processes = whole("--jobs", jobs, processes)
         runs = comparison.plan(names, number, Experiment.from_mapping(base))
         shown = progress(quiet, len(runs))
-        finish(lambda: comparison.compare(runs, folder, shown, jobs), shown, folder, as_json)
+        finish(lambda: comparison.compare(runs, folder, shown, processes), shown, folder, as_json)
         return
     others = {"sweep": resume_sweep, "choose-k": resume_choice, "reproduce": resume_reproduction}
     for name, resume in others.items():
         if (folder / f"{name}.yaml").is_file():
-            resume(folder, quiet, as_json)
+            resume(folder, jobs, quiet, as_json)
             return
     opened = RunFolder.open(folder)
+    if jobs is not None:
+        raise UserError("--jobs", jobs, "a single run has no others beside it")
     if opened.result.exists():
         if speaks():
             print(f"{folder} is complete", file=sys.stderr)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -29,6 +30,9 @@ from protofed.cli.common import (
 )
 from protofed.errors import UserError
 from protofed.experiment import Experiment, parse_yaml, read_yaml
+
+if TYPE_CHECKING:
+    from protofed.sweeps import Plan
 
 GridFlags = Annotated[
     list[str] | None,
@@ -86,13 +90,13 @@ def sweep_command(
     finish(lambda: sweeps.sweep(planned, folder, shown), shown, folder, as_json)
 
 
-def resume_sweep(folder: Path, quiet: bool, as_json: bool) -> None:
+def resume_sweep(folder: Path, jobs: str | None, quiet: bool, as_json: bool) -> None:
     """Go on with a sweep."""
     from protofed import sweeps
     from protofed.results.progress import progress
 
     refuse_several()
-    planned = sweeps.open_folder(folder)
+    planned = _with_jobs(sweeps.open_folder(folder), jobs)
     shown = progress(quiet, len(planned.runs))
     finish(lambda: sweeps.sweep(planned, folder, shown), shown, folder, as_json)
 
@@ -129,15 +133,20 @@ def choose_k_command(
     finish(lambda: choose_k.choose(planned, folder, shown), shown, folder, as_json)
 
 
-def resume_choice(folder: Path, quiet: bool, as_json: bool) -> None:
+def resume_choice(folder: Path, jobs: str | None, quiet: bool, as_json: bool) -> None:
     """Go on with choosing K."""
     from protofed import choose_k, sweeps
     from protofed.results.progress import progress
 
     refuse_several()
-    planned = sweeps.open_folder(folder, choose_k.CONFIG)
+    planned = _with_jobs(sweeps.open_folder(folder, choose_k.CONFIG), jobs)
     shown = progress(quiet, len(planned.runs))
     finish(lambda: choose_k.choose(planned, folder, shown), shown, folder, as_json)
+
+
+def _with_jobs(planned: Plan, jobs: str | None) -> Plan:
+    """As planned, threads included, but so many runs at a time."""
+    return dataclasses.replace(planned, jobs=whole("--jobs", jobs, planned.jobs))
 
 
 def _grid(pairs: list[str]) -> dict[str, list[Any]]:
