@@ -157,9 +157,9 @@ class Page:
         """The mean and the spread of each seed's best round, by the keys that lead to a curve."""
         return _mean_and_std([max(values) for values in zip(*self._found(name, keys).values(), strict=True)])
 
-    def each(self, name: str, *keys: str) -> str:
+    def each(self, name: str, *keys: str, digits: int = 1) -> str:
         """The value of each seed of an experiment."""
-        return _listed(self._found(name, keys))
+        return _listed(self._found(name, keys), digits)
 
     def told(self, name: str, *keys: str) -> str:
         """A text beside the values, such as the command."""
@@ -287,8 +287,8 @@ def _compared(row: Mapping[str, Any], score: str) -> str:
     return f"{spread['mean']:.1f} ± {spread['std']:.1f}" + "*" * (score in row["diagnostic"])
 
 
-def _listed(values: Iterable[float]) -> str:
-    return ", ".join(f"{value:.1f}" for value in values)
+def _listed(values: Iterable[float], digits: int = 1) -> str:
+    return ", ".join(f"{value:.{digits}f}" for value in values)
 
 
 def _is_accuracy(cell: Cell) -> bool:
