@@ -100,8 +100,27 @@ def test_ctrl_c_tests_the_last_round_and_the_resumed_run_is_the_uninterrupted_on
     assert evaluated(tmp_path / "cut") == [2]
     again, folder = Run(plan), RunFolder.open(tmp_path / "cut")
     again.restore(folder)
+    assert evaluated(tmp_path / "cut") == []
     again.play(folder, Progress())
     assert result_of(tmp_path / "cut") == result_of(tmp_path / "whole")
+    assert rounds_without_seconds(tmp_path / "cut") == rounds_without_seconds(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("options", [{"attack": "backdoor"}, {"drift": "sudden"}])
+def test_the_rounds_of_a_resumed_run_are_the_uninterrupted_ones(tmp_path: Path, options: dict[str, Any]) -> None:
+    plan = experiment(method="fedavg", eval_every=5, rounds=6, **options)
+    Run(plan).play(RunFolder.create(tmp_path / "whole", plan), Progress())
+    with pytest.raises(Interrupted, match="round 2 of 6"):
+        Run(plan).play(RunFolder.create(tmp_path / "cut", plan), CtrlC(1))
+    again, folder = Run(plan), RunFolder.open(tmp_path / "cut")
+    again.restore(folder)
+    again.play(folder, Progress())
+    assert rounds_without_seconds(tmp_path / "cut") == rounds_without_seconds(tmp_path / "whole")
+
+
+def rounds_without_seconds(folder: Path) -> list[dict[str, Any]]:
+    """What rounds.jsonl says, but for the time."""
+    return [line | {"seconds": 0} for line in RunFolder.open(folder).played()]
 
 
 @pytest.mark.parametrize("kind", ["sudden", "gradual"])

@@ -85,12 +85,19 @@ def test_threads_are_shared_unless_they_are_swept() -> None:
         ({"alpha": [0.5, 1, 1.0]}, ["local"], "'alpha' .*1 is there twice"),
         ({"alpha": [0.5, -1]}, ["local"], "--alpha: -1.0 "),
         ({"k": [1, 0]}, ["mp-fedcl"], "k: 0 "),
+        ({"lr": [0.1], "option.lr": [0.2]}, ["local"], "'lr' .*twice"),
+        ({"k": [1], "params.k": [2]}, ["mp-fedcl"], "'k' .*twice"),
         ({"lr": [1]}, [], "--method: .*at least one"),
     ],
 )
 def test_what_cannot_be_swept_is_an_error(grid: dict[str, Any], methods: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         plan(grid, methods, 1, 1, None, Experiment())
+
+
+def test_what_is_varied_is_not_set_too() -> None:
+    with pytest.raises(UserError, match=r"--set: 'k' .*it is varied"):
+        planned({"k": [1, 2]}, params={"k": 9})
 
 
 @pytest.mark.parametrize("score", ["accuracy", "own/all", "own/all/nearest/x", "mine/all/head"])

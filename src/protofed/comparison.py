@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from protofed.errors import UserError, unknown
-from protofed.experiment import Experiment, check_type, read_yaml
+from protofed.experiment import Experiment, anchored, anchored_name, check_type, read_yaml
 from protofed.methods import build_method, method_class, parameters
 from protofed.results.folder import make_folder, write_atomically
 from protofed.results.progress import Progress
@@ -160,10 +160,10 @@ def create_folder(path: Path, methods: Sequence[str], seeds: int, jobs: int | No
 
 
 def config_text(methods: Sequence[str], seeds: int, jobs: int | None, experiment: Experiment, **more: Any) -> str:
-    """The YAML that `read_config` reads back."""
-    values = dataclasses.asdict(experiment)
+    """The YAML that `read_config` reads back, in any folder."""
+    values = dataclasses.asdict(anchored(experiment))
     del values["method"]
-    config = {**more, "methods": list(methods), "seeds": seeds, "jobs": jobs, **values}
+    config = {**more, "methods": list(map(anchored_name, methods)), "seeds": seeds, "jobs": jobs, **values}
     return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
 
 

@@ -120,6 +120,8 @@ def init(federation: Federation) -> None:
         raise UserError("DIR", str(folder), "it is not empty; name a new folder")
     if federation.clients < 1:
         raise UserError("--clients", federation.clients, "it must be 1 or more")
+    if not 1 <= federation.port <= 65535:
+        raise UserError("--port", federation.port, "it must be from 1 to 65535")
     if not 1 <= federation.minimum <= federation.clients:
         raise UserError("--minimum", federation.minimum, f"it must be from 1 to {federation.clients}")
     folder.mkdir(parents=True, exist_ok=True)

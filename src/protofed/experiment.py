@@ -180,6 +180,26 @@ class Experiment:
         return cls(**values)
 
 
+def anchored(experiment: Experiment) -> Experiment:
+    """The experiment with the user's files and folders named so that they are found from any folder."""
+    paths = {name: getattr(experiment, name) for name in ("data_dir", "encoder", "start")}
+    named: dict[str, Any] = {name: str(Path(path).resolve()) for name, path in paths.items() if path is not None}
+    named |= {"method": anchored_name(experiment.method)}
+    for name, between in (("model", ","), ("dataset", "+"), ("public", "+")):
+        if isinstance(words := getattr(experiment, name), str):
+            named[name] = between.join(map(anchored_name, words.split(between)))
+    return dataclasses.replace(experiment, **named)
+
+
+def anchored_name(name: str) -> str:
+    """A name of ours as it is; `file.py:Name`, `npz:PATH` and `folder:PATH` with the whole path."""
+    if own := re.fullmatch(r"(npz|folder):(.+)", name):
+        return f"{own[1]}:{Path(own[2]).resolve()}"
+    if code := re.fullmatch(r"(.+\.py):(\w+)", name):
+        return f"{Path(code[1]).resolve()}:{code[2]}"
+    return name
+
+
 class _Loader(yaml.SafeLoader):
     """YAML 1.1 takes 1e-3 and 1.5e3 for text; here they are numbers."""
 

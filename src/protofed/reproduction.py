@@ -53,7 +53,7 @@ class Request:
             "methods": ",".join(self.methods),
             "variant": self.variant,
         }
-        flags |= {"seeds": self.seeds, **{name: self.machine.get(name) for name in ("eval_every", "precision")}}
+        flags |= {"seeds": self.seeds, **{name: self.machine.get(name) for name in ("seed", "eval_every", "precision")}}
         flags |= {name: name.upper() for name in ("data_dir", "encoder") if self.machine.get(name)}
         given = (f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in flags.items() if value)
         return " ".join(["protofed reproduce", self.target, *given])
@@ -263,16 +263,18 @@ def obstacle(target: Target, cell: Cell, found: Mapping[str, str]) -> str:
     return next((found[trial.name] for trial in trials if trial.name in found), "")
 
 
-def create_folder(path: Path, request: Request) -> Path:
-    """A new folder, or one that the same request has begun, with whatever number of jobs."""
+def create_folder(path: Path, request: Request, threads: int | None) -> Path:
+    """A new folder, or one that the same request has begun, with whatever number of jobs; its threads stay."""
     if (path / CONFIG).is_file():
         begun = Request.read(path)
-        if begun.to_yaml() != dataclasses.replace(request, jobs=begun.jobs).to_yaml():
+        kept = {name: value for name, value in begun.machine.items() if name == "threads"}
+        if begun != dataclasses.replace(request, jobs=begun.jobs, machine={**kept, **request.machine}):
             raise UserError(
                 "--out", str(path), f"it holds another reproduction: see its {CONFIG}, or name a new folder"
             )
         return path
-    return make_folder(path, CONFIG, request.to_yaml())
+    planned = dataclasses.replace(request, machine={**request.machine, "threads": threads})
+    return make_folder(path, CONFIG, planned.to_yaml())
 
 
 def tasks_of(target: Target, request: Request, folder: Path) -> dict[str, list[Task]]:

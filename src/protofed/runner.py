@@ -25,7 +25,7 @@ from protofed.engines.making import make_engine
 from protofed.engines.ranks import ALONE, Ranks
 from protofed.errors import LostError, UserError
 from protofed.evaluation import Evaluation, Evaluator
-from protofed.experiment import Experiment
+from protofed.experiment import Experiment, anchored
 from protofed.look import look
 from protofed.messages import Broadcast, Upload
 from protofed.methods import build_method, parameters
@@ -108,7 +108,7 @@ class Run:
         """Play the remaining rounds."""
         progress.begin(self)
         resumable = folder is not None or self.ranks.number > 0
-        with _interruptible(resumable) as interrupted, nullcontext() if folder is None else folder.checkpoint:
+        with _interruptible(resumable) as interrupted, nullcontext() if folder is None else folder:
             stop = False
             while not (stop or self.over()):
                 with profiled_round():
@@ -268,6 +268,9 @@ class Run:
         for line in self.history[:-1] if self.over() else self.history:
             if not self._due(line):  # it was evaluated because the run stopped there
                 line.update(_not_evaluated())
+                for name in ("tested", "backdoor"):
+                    line.pop(name, None)
+        self.ranks.first(lambda: folder.keep_rounds(self.history))
         if found:
             kept = found[0].kept
             self.memory = {name.removeprefix(ATTACK): kept[name] for name in kept if name.startswith(ATTACK)}
@@ -435,10 +438,7 @@ def _resolved(experiment: Experiment, engine: Engine) -> Experiment:
     """The experiment as it is run, so that it runs again the same way, and from any folder."""
     settled: dict[str, Any] = {"engine": engine.name, "width": engine.width, "device": str(engine.device)}
     settled["threads"] = torch.get_num_threads()
-    for name in ("data_dir", "encoder", "start"):
-        path = getattr(experiment, name)
-        settled[name] = None if path is None else str(Path(path).resolve())
-    return Experiment.from_mapping(dataclasses.asdict(experiment) | settled)
+    return Experiment.from_mapping(dataclasses.asdict(anchored(experiment)) | settled)
 
 
 def _not_evaluated() -> dict[str, Any]:

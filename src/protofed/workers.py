@@ -22,7 +22,7 @@ from typing import IO, NamedTuple
 
 import torch
 
-from protofed.errors import DivergedError, UserError
+from protofed.errors import DivergedError, LostError, UserError
 from protofed.experiment import Experiment
 from protofed.methods import method_class
 from protofed.results.folder import RunFolder
@@ -102,7 +102,7 @@ def prepare(experiment: Experiment, path: Path | None) -> Callable[[Progress], R
         result = Result.read(path)
         return lambda _: result
     if path.exists():
-        opened = RunFolder.open(path)
+        opened = RunFolder.open(path).claim()
         run = Run(opened.experiment())
         run.restore(opened)
         return partial(run.play, opened)
@@ -271,7 +271,7 @@ def serve() -> None:
 def _play(experiment: Experiment, path: Path | None, progress: Progress) -> Result | Failure:
     try:
         return prepare(experiment, path)(progress)
-    except (Interrupted, UserError, DivergedError, torch.OutOfMemoryError) as error:
+    except (Interrupted, UserError, DivergedError, LostError, torch.OutOfMemoryError) as error:
         return Failure(type(error), str(error))
     except Exception:
         return Failure(

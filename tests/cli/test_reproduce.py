@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cli.helpers import everything_in, invoke, succeed
+from protofed.reproduction import Request
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 MNIST = (
@@ -61,6 +62,7 @@ def test_ours_is_the_mean_over_seeds_of_the_accuracy_that_is_compared(made: tupl
 def test_the_command_in_the_table_is_what_was_typed(made: tuple[Path, str]) -> None:
     words = "mp-fedcl/table6 --only mnist --methods fedavg,mp-fedcl --variant stand-in --seeds 2"
     assert table(made[0])["command"] == f"protofed reproduce {words}"
+    assert Request("fedsc/fig6", machine={"seed": 7}).command == "protofed reproduce fedsc/fig6 --seeds 3 --seed 7"
 
 
 def test_json_csv_markdown_and_the_screen_tell_the_same(made: tuple[Path, str]) -> None:
@@ -102,6 +104,24 @@ def test_an_interrupted_table_goes_on_to_the_same_numbers(made: tuple[Path, str]
         assert again == {name: value for name, value in before.items() if name != "costs"}
         here = outcome.out.replace(f"runs: {number}", "runs: table").replace(f"report: {number}/", "report: table/")
         assert here == printed
+
+
+def test_threads_stay_as_they_were_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = (*SMALL, "--seeds", "1", "--engine", "sequential", "--device", "cpu", "--jobs", "1", "--quiet")
+    monkeypatch.setattr("protofed.comparison.cores", lambda: 1)
+    succeed(tmp_path, *words, "--out", "table")
+    shutil.rmtree(next((tmp_path / "table").glob("*-mp-fedcl")))
+    monkeypatch.setattr("protofed.comparison.cores", lambda: 2)
+    succeed(tmp_path, *words, "--out", "table")
+    configs = list((tmp_path / "table").glob("*/seed0/config.yaml"))
+    assert [config.read_text().count("threads: 1\n") for config in configs] == [1, 1]
+
+
+def test_a_wrong_encoder_leaves_no_folder_behind(tmp_path: Path) -> None:
+    outcome = invoke(tmp_path, *SMALL, *HERE, "--encoder", "none.safetensors", "--out", "table")
+    assert outcome.code == 2
+    assert "--encoder" in outcome.err
+    assert everything_in(tmp_path) == set()
 
 
 def test_another_number_of_jobs_is_no_other_request(made: tuple[Path, str]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -158,6 +159,42 @@ def _kill_at(process: Popen[str], run: Path, lines: int) -> None:
         finally:
             process.kill()
     assert process.returncode == -signal.SIGKILL
+
+
+OWN_METHOD = """
+from dataclasses import dataclass
+from protofed.methods.fedavg import FedAvg
+
+@dataclass(frozen=True)
+class Own(FedAvg):
+    name = "own"
+"""
+
+
+def test_a_run_goes_on_from_any_folder(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN_METHOD)
+    images = np.random.default_rng(0).integers(0, 256, (60, 1, 8, 8), np.uint8)
+    np.savez(tmp_path / "own.npz", images=images, labels=np.arange(60) % 3)
+    small = ("--dataset", "npz:own.npz", "--model", "cnn", "--device", "cpu", "--clients", "2", "--rounds", "3")
+    (tmp_path / "elsewhere").mkdir()
+    for command, more in (("run", ()), ("compare", ("--seeds", "1"))):
+        succeed(tmp_path, command, "--method", "own.py:Own", *small, *more, "--out", command, "--quiet")
+        (result,) = (tmp_path / command).rglob("result.json")
+        result.unlink()
+        succeed(tmp_path / "elsewhere", "resume", f"../{command}", "--quiet")
+        assert result.exists()
+
+
+def test_a_run_is_played_once_at_a_time(tmp_path: Path) -> None:
+    process = start(tmp_path, "run", *TINY, "--rounds", "100000", "--out", "run")
+    try:
+        _wait(process, tmp_path / "run", 2)
+        outcome = invoke(tmp_path, "resume", "run")
+    finally:
+        process.send_signal(signal.SIGINT)
+        finish(process)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "another process is playing this run" in outcome.err
 
 
 def test_the_number_of_runs_at_a_time_is_checked(tmp_path: Path) -> None:

@@ -197,6 +197,7 @@ def test_cells_are_chosen_by_dataset_setting_and_method() -> None:
         ("n=4;k=100;stdev=2;20 clients", "FedAvg"),
     }
     assert {cell.method for cell in chosen(target, [], ["fedproto"]).cells} == {"FedProto", "FedProto-mh"}
+    assert {cell.method for cell in chosen(target, [], ["FedProto"]).cells} == {"FedProto"}
     assert {cell.method for cell in chosen(target, [], ["FedProto-mh"]).cells} == {"FedProto-mh"}
     assert chosen(target, ["mnist"], []) == target
     either = chosen(find_target("fedsc/table1"), ["cifar10", "NID1 a=0.2", "NID2"], ["fedsc"])  # no cell has both

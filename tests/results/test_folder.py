@@ -71,10 +71,41 @@ def test_rounds_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
         folder.append_round(line)
     with folder.rounds.open("a") as file:
         file.write('{"round": 4, "val')
-    assert folder.read_rounds(2) == lines[:2]
+    kept = folder.read_rounds(2)
+    assert kept == lines[:2]
+    folder.keep_rounds(kept)
     assert [json.loads(line) for line in folder.rounds.read_text().splitlines()] == lines[:2]
     folder.append_round(lines[2])
     assert folder.read_rounds(3) == lines
+
+
+def test_one_process_plays_a_run(tmp_path: Path) -> None:
+    first = RunFolder.create(tmp_path / "run", Experiment())
+    second = RunFolder.open(tmp_path / "run")
+    with first:
+        with pytest.raises(UserError, match="another process is playing this run"):
+            second.claim()
+        with pytest.raises(UserError, match="another process"), second:
+            pass
+    with second.claim():
+        pass
+
+
+def test_rounds_out_of_order_are_refused(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    for number in (1, 2, 2):
+        folder.append_round(a_round(number))
+    with pytest.raises(UserError, match="line 3: round: 2 is not usable; it must be 3"):
+        folder.played()
+
+
+@pytest.mark.parametrize(
+    ("name", "path"), [("a", "a"), ("a-npz:/b/c.npz-seed0", "a-npz:-b-c.npz-seed0"), ("../a", "..-a")]
+)
+def test_a_new_folder_is_never_elsewhere(tmp_path: Path, name: str, path: str) -> None:
+    assert fresh_path(name, tmp_path) == tmp_path / path
+    (tmp_path / path).mkdir()
+    assert fresh_path(name, tmp_path) == tmp_path / f"{path}-2"
 
 
 WRONG: dict[str, Any] = {

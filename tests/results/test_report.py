@@ -85,6 +85,29 @@ def test_what_it_draws_is_in_the_run(comparison: Path) -> None:
     assert len(seen["points"]) > 100
 
 
+def test_a_run_that_is_named_twice_counts_once(comparison: Path) -> None:
+    run = next(comparison.glob("fedavg-seed*"))
+    (row,) = gather([run, run])["summary"]
+    assert row["seeds"] == 1
+
+
+def test_a_run_without_a_round_is_left_out(comparison: Path, tmp_path: Path) -> None:
+    shutil.copytree(comparison, tmp_path / "some")
+    (tmp_path / "some/fedavg-seed0/rounds.jsonl").write_text("")
+    assert {row["label"]: row["seeds"] for row in gather([tmp_path / "some"])["summary"]} == {
+        "fedproto": 2,
+        "fedavg": 1,
+    }
+
+
+def test_files_and_folders_are_not_mistaken(comparison: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for words in (("--figures", "file"), ("--out", ".")):
+        outcome = invoke(tmp_path, "report", str(comparison), *words)
+        assert (outcome.code, outcome.out) == (2, ""), outcome.err
+        assert words[0] in outcome.err
+
+
 def test_the_look_sees_what_the_evaluation_counts() -> None:
     run = Run(Experiment.from_mapping({**SMALL, "method": "fedproto", "rounds": 1, "eval_every": 1}))
     run.play_round()

@@ -86,6 +86,11 @@ def test_a_comparison_ends_with_its_last_run(tmp_path: Path) -> None:
     assert (look(folder).waiting, look(folder).ended) == (0, True)
 
 
+def test_a_comparison_of_a_single_run_that_has_not_begun(tmp_path: Path) -> None:
+    comparison.create_folder(tmp_path / "one", ["local"], 1, 1, EXPERIMENT)
+    assert "1 runs have not begun" in text_of(tmp_path / "one")
+
+
 def test_the_code_of_a_users_method_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise SystemExit('ran')")
     begin(tmp_path / "run", replace(EXPERIMENT, method=f"{tmp_path}/mine.py:Mine"))

@@ -15,7 +15,7 @@ from protofed.errors import UserError
 @app.command("report")
 def report_command(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR…", help="Folders of runs, comparisons or reproductions.")
+        list[Path], typer.Argument(metavar="DIR…", help="Folders of runs, comparisons, sweeps or reproductions.")
     ],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="The HTML file. [default: DIR/report.html]")
@@ -32,6 +32,10 @@ def report_command(
     path = out or folders[0] / "report.html"
     if not path.parent.is_dir() and out is not None:
         raise UserError("--out", str(out), f"there is no folder {path.parent}")
+    if path.is_dir():
+        raise UserError("--out", str(path), "it is a folder; name a file")
+    if figures is not None and figures.exists() and not figures.is_dir():
+        raise UserError("--figures", str(figures), "it is a file; name a folder")
     data = gather(folders)
     write_report(data, path)
     print(path)

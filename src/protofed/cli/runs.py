@@ -130,7 +130,9 @@ def compare_command(
 
 @app.command("resume")
 def resume_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, a comparison or a sweep.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder of a run, comparison, sweep, choice of K or reproduction.")
+    ],
     jobs: Annotated[
         str | None, typer.Option("--jobs", metavar="INT", help="Runs at a time from now on. [default: as before]")
     ] = None,
@@ -175,7 +177,7 @@ def resume_command(
         raise UserError("DIR", str(folder), "its clients are elsewhere; continue with `protofed deploy run`")
     with join() as ranks:
         run = Run(experiment, ranks=ranks)
-        run.restore(opened)
+        run.restore(opened.claim() if ranks.number == 0 else opened)
         if ranks.number > 0:
             _follow(run)
             return

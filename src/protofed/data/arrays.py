@@ -40,7 +40,9 @@ def npz(paths: Sequence[Path], _: int | None) -> Dataset:
     ]
     train, test = parts if len(parts) == 2 else fifth_out(parts[0])
     if not len(test):
-        raise UserError(str(path), f"{len(train)} images", "every fifth of a class is for testing: give five or more")
+        raise UserError(
+            str(path), f"{len(train)} images", "every fifth of a class is for testing: give five or more of one"
+        )
     return Dataset.of(path.stem, train, test, classes, names if "domains" in arrays else ())
 
 

@@ -108,7 +108,7 @@ def folder(paths: Sequence[Path], side: int | None) -> Dataset:
         train, test = fifth_out(_samples(rows, classes, side or SIDE))
     if not len(test):
         raise UserError(
-            str(paths[0]), f"{len(names)} pictures", "every fifth of a class is for testing: give five or more"
+            str(paths[0]), f"{len(names)} pictures", "every fifth of a class is for testing: give five or more of one"
         )
     return Dataset.of(paths[0].name, interleaved(train), interleaved(test), classes, domains)
 

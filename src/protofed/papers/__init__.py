@@ -304,6 +304,7 @@ def chosen(target: Target, only: Iterable[str], methods: Iterable[str]) -> Targe
         names.setdefault(_slug(cell.method), set()).add(cell.method)
         if cell.trial:
             names.setdefault(cell.trial.values["method"], set()).add(cell.method)
+    exact = {cell.method: {cell.method} for cell in cells}  # FedProto is the paper's, fedproto with FedProto-mh ours
     for term in only:
         if _slug(term) not in (*datasets, *words):
             raise unknown("--only", term, [*datasets.values(), *words.values()])
@@ -319,7 +320,7 @@ def chosen(target: Target, only: Iterable[str], methods: Iterable[str]) -> Targe
         if either is None:
             in_words.append(either := set())
         either.add(word)
-    of_methods = {name for term in methods for name in names[_slug(term)]}
+    of_methods = {name for term in methods for name in exact.get(term) or names[_slug(term)]}
     kept = tuple(
         cell
         for cell in cells

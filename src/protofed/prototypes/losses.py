@@ -55,7 +55,7 @@ def cluster_contrast(
 ) -> Tensor:
     """−log [Σ_{g ∈ G^y} W_g exp(s_α(z, g)/τ) / Σ_{g ∈ G} W_g exp(s_α(z, g)/τ)], G^c the clusters of class c, [C, M, D].
 
-    FPL and FedSC: alpha 1. FedPLVM: alpha below 1. FedPLCC: weighted by samples too.
+    FedProc and FPL: alpha 1. FedPLVM: alpha below 1. FedPLCC: weighted by samples too.
     """
     logits = _powers(features, clusters, alpha) / temperature
     if weights != "one":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from types import TracebackType
+from typing import IO, Any, TypedDict
 
 from protofed.errors import UserError
 from protofed.experiment import Experiment, read_yaml
@@ -72,6 +75,7 @@ class RunFolder:
         self.result = path / "result.json"
         self.look = path / "look.safetensors"
         self.checkpoint = Checkpoint(path / "checkpoint")
+        self._claim: IO[bytes] | None = None
 
     @classmethod
     def create(cls, path: Path, experiment: Experiment) -> RunFolder:
@@ -84,6 +88,30 @@ class RunFolder:
         if not (path / "config.yaml").is_file():
             raise UserError("DIR", str(path), "it is not a run folder: it has no config.yaml")
         return cls(path)
+
+    def claim(self) -> RunFolder:
+        """From now on, and until it has played, this process alone writes here."""
+        if self._claim is None:
+            claim = (self.path / "config.yaml").open("rb")
+            try:
+                fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                claim.close()
+                raise UserError("DIR", str(self.path), "another process is playing this run") from None
+            self._claim = claim
+        return self
+
+    def __enter__(self) -> RunFolder:
+        self.checkpoint.__enter__()
+        return self.claim()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            self.checkpoint.__exit__(kind, error, at)
+        finally:
+            if self._claim is not None:
+                self._claim.close()
+                self._claim = None
 
     def experiment(self) -> Experiment:
         """What was run."""
@@ -99,13 +127,17 @@ class RunFolder:
         return self._parsed(self._lines(whole=True))
 
     def read_rounds(self, upto: int) -> list[dict[str, Any]]:
-        """The first rounds; later ones, and a line cut short by a crash, are dropped from the file."""
+        """The first rounds, whatever follows them."""
         lines = self._lines()
         if len(lines) < upto:
             raise UserError("DIR", str(self.path), f"rounds.jsonl has {len(lines)} rounds, its checkpoint {upto}")
-        kept = self._parsed(lines[:upto])
-        write_atomically(self.rounds, "".join(json.dumps(line) + "\n" for line in kept))
-        return kept
+        return self._parsed(lines[:upto])
+
+    def keep_rounds(self, rounds: Sequence[Mapping[str, Any]]) -> None:
+        """Drop all others from the file: later ones, and a line cut short by a crash."""
+        text = "".join(json.dumps(line) + "\n" for line in rounds)
+        if not self.rounds.exists() or self.rounds.read_text(encoding="utf-8") != text:
+            write_atomically(self.rounds, text)
 
     def _lines(self, whole: bool = False) -> list[str]:
         """The lines of rounds.jsonl; only the whole ones, if the last may be in the writing."""
@@ -126,6 +158,8 @@ def _round(line: Any, number: int) -> dict[str, Any]:
     """A line, if it is that of a round."""
     what = f"line {number}"
     require(what, line, Line)
+    if line["round"] != number:
+        raise UserError(f"{what}: round", line["round"], f"it must be {number}")
     if len(line.get("losses", line["participants"])) != len(line["participants"]):  # both may be empty (--privacy)
         raise UserError(f"{what}: participants", line["participants"], "there must be a loss of each")
     if not (line["per_client"].keys() <= line["accuracy"].keys() and all(line["per_client"].values())):
@@ -149,7 +183,8 @@ def make_folder(path: Path, name: str, text: str) -> Path:
 
 
 def fresh_path(name: str, folder: Path = Path("runs")) -> Path:
-    """A folder of this name, numbered if that is taken."""
+    """A folder of this name, which may hold a path, numbered if that is taken."""
+    name = re.sub(r"[/\\]+", "-", name)
     path, number = folder / name, 1
     while path.exists():
         number += 1

@@ -96,7 +96,7 @@ def _run(path: Path) -> Watched:
 def table(view: View) -> Table:
     """A row a run; every accuracy of a single one below it."""
     below = f"{view.waiting} runs have not begun" if view.waiting else ""
-    if len(view.runs) + view.waiting == 1:
+    if len(view.runs) == 1 and not view.waiting:
         below = ", ".join(f"{name} {value:.1f}" for name, value in view.runs[0].accuracy.items())
     made = Table(title=escape(view.title), caption=escape(below), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("run", "rounds", "loss", "", "score", "%", "", "left"):

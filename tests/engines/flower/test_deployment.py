@@ -87,6 +87,7 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
     for words, why in (
         (("init", "other", "--clients", "0"), "--clients"),
         (("init", "other", "--clients", "2", "--minimum", "3"), "--minimum"),
+        (("init", "other", "--clients", "2", "--port", "70000"), "--port"),
         (("server", "nowhere"), "federation.yaml"),
         (("client", "federation", "--id", "7"), "--id"),
         (("run", "federation", "nowhere.yaml"), "nowhere.yaml"),

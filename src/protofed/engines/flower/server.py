@@ -439,7 +439,7 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
     clients.classes = said["classes"]
     run = _prepared(experiment, clients, said)
     if old:
-        run.restore(folder)
+        run.restore(folder.claim())
     else:
         make_folder(path, label.name, json.dumps(said) + "\n")
     if not (path / "config.yaml").exists():

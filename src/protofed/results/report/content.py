@@ -25,7 +25,8 @@ GATHERED = ("path", "experiment", "last", "label", "left_out", "suspected", "eps
 
 def gather(folders: Sequence[Path]) -> dict[str, Any]:
     """Everything about the runs in some folders; runs of the same label are seeds of one line."""
-    runs = [_run(path, path.relative_to(folder)) for folder in folders for path in _run_folders(folder)]
+    found = {path.resolve(): (path, folder) for folder in folders for path in _run_folders(folder)}  # each once
+    runs = [_run(path, path.relative_to(folder)) for path, folder in found.values()]
     labels = _labels(runs)
     lines: dict[str, list[dict[str, Any]]] = {}
     for run, label in zip(runs, labels, strict=True):
@@ -50,7 +51,7 @@ def _run_folders(folder: Path) -> Iterator[Path]:
     if not folder.is_dir():
         raise UserError("DIR", str(folder), "there is no such folder")
     found = [folder] if (folder / "config.yaml").is_file() else sorted(p.parent for p in folder.rglob("config.yaml"))
-    found = [path for path in found if (path / "rounds.jsonl").is_file()]
+    found = [path for path in found if (path / "rounds.jsonl").is_file() and RunFolder.open(path).played()]
     if (folder / "compare.yaml").is_file():  # methods in the order they were asked for
         methods = [str(name) for name in read_yaml(folder / "compare.yaml").get("methods", [])]
         found.sort(key=lambda path: _place(str(read_yaml(path / "config.yaml").get("method")), methods))
@@ -67,8 +68,6 @@ def _run(path: Path, name: Path) -> dict[str, Any]:
     """One run, with a curve for each accuracy."""
     experiment = Experiment.from_mapping(read_yaml(path / "config.yaml"))
     rounds = RunFolder.open(path).played()
-    if not rounds:
-        raise UserError("DIR", str(path), "rounds.jsonl holds no complete round")
     tested = [line for line in rounds if line["accuracy"]]
     method, score = _named(experiment, path)
     profile = path / "profile.json"
