@@ -17,6 +17,7 @@ from made_rounds import a_round
 from protofed import comparison
 from protofed.errors import UserError
 from protofed.experiment import Experiment
+from protofed.results import watch
 from protofed.results.folder import RunFolder
 from protofed.results.table import console
 from protofed.results.watch import curve, look, server, table
@@ -91,6 +92,28 @@ def test_a_comparison_of_a_single_run_that_has_not_begun(tmp_path: Path) -> None
     assert "1 runs have not begun" in text_of(tmp_path / "one")
 
 
+@pytest.mark.parametrize(("begun", "ended"), list(watch.SEVERAL.items())[1:])
+def test_several_runs_end_with_their_table(tmp_path: Path, begun: str, ended: str) -> None:
+    (tmp_path / begun).touch()
+    run = begin(tmp_path / "alpha=1/local-seed0")
+    assert "alpha=1/local-seed0" in text_of(tmp_path)
+    run.result.write_text("{}")
+    assert not look(tmp_path).ended
+    (tmp_path / ended).write_text("{}")
+    assert look(tmp_path).ended
+
+
+def test_of_many_runs_those_that_go_on_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "MOST", 1)
+    (tmp_path / "sweep.yaml").touch()
+    begin(tmp_path / "first").result.write_text("{}")
+    begin(tmp_path / "second")
+    shown = text_of(tmp_path)
+    assert "1 runs have ended" in shown
+    assert "second" in shown
+    assert "first" not in shown
+
+
 def test_the_code_of_a_users_method_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise SystemExit('ran')")
     begin(tmp_path / "run", replace(EXPERIMENT, method=f"{tmp_path}/mine.py:Mine"))
@@ -114,7 +137,7 @@ def test_curves() -> None:
 def test_another_folder_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     for use in (look, lambda path: server(path, 0)):
-        with pytest.raises(UserError, match=r"it has no config\.yaml or compare\.yaml"):
+        with pytest.raises(UserError, match=r"it has no config\.yaml, compare\.yaml or "):
             use(tmp_path / name)
 
 

@@ -18,14 +18,16 @@ SECONDS = 1.0
 
 @app.command("watch")
 def watch_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a comparison.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder of a run, comparison, sweep or reproduction.")
+    ],
     once: Annotated[bool, typer.Option("--once", help="Show how it is now, and end.")] = False,
     serve: Annotated[bool, typer.Option("--serve", help="On a web page for this machine, until Ctrl-C.")] = False,
     port: Annotated[
         str | None, typer.Option("--port", metavar="INT", help="Of the page. [default: a free one]")
     ] = None,
 ) -> None:
-    """Show a run or a comparison in progress, until it has ended."""
+    """Show runs in progress, until they have ended."""
     from rich.live import Live
 
     from protofed.results import watch

@@ -67,7 +67,7 @@ class Tree:
 def decode(content: bytes, side: int, name: str) -> Tensor:
     """The picture in a file of this name as uint8 [3, side, side]."""
     import numpy as np
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(BytesIO(content), formats=FORMATS) as image:
@@ -77,5 +77,7 @@ def decode(content: bytes, side: int, name: str) -> Tensor:
             if colours.size != (side, side):
                 colours = colours.resize((side, side), Image.Resampling.BILINEAR)
             return torch.from_numpy(np.array(colours)).permute(2, 0, 1)
+    except UnidentifiedImageError:
+        raise UserError(name, f"{len(content)} bytes", "it is no picture, or damaged") from None
     except Exception as error:  # what Pillow raises on a broken file is whatever its decoder stumbles over
         raise damaged(name, error) from None

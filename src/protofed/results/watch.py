@@ -27,6 +27,17 @@ HERE = "127.0.0.1"
 """The page is for this machine alone."""
 
 
+SEVERAL = {
+    "compare.yaml": "compare.json",
+    "sweep.yaml": "sweep.json",
+    "choose-k.yaml": "choose-k.json",
+    "reproduce.yaml": "table.json",
+}
+"""What several runs begin and end with."""
+MOST = 40
+"""Of more runs a terminal shows only those that are going on."""
+
+
 @dataclass(frozen=True)
 class Watched:
     """How far one run is."""
@@ -57,20 +68,27 @@ class View:
 
 
 def look(folder: Path) -> View:
-    """The folder of a run or a comparison as it is now."""
+    """The folder of a run, or of several, as it is now."""
+    if (folder / "config.yaml").is_file():
+        run = _run(folder, folder.resolve().name)
+        return View(str(folder), [run], 0, run.ended)
+    outcome = next((folder / end for begin, end in SEVERAL.items() if (folder / begin).is_file()), None)
+    if outcome is None:
+        why = f"it is not the folder of runs: it has no config.yaml, {' or '.join(SEVERAL)}"
+        raise UserError("DIR", str(folder), why)
+    places = {path.parent: path.parent.relative_to(folder) for path in sorted(folder.rglob("config.yaml"))}
+    drafts = {path for path, name in places.items() if any(part.startswith(".") for part in name.parts)}
+    runs = [_run(path, str(name)) for path, name in places.items() if path not in drafts]
+    waiting = 0  # how many others have planned would take a user's code to say: those end with their table
     if (folder / "compare.yaml").is_file():
         methods, seeds, _, _ = comparison.read_config(folder / "compare.yaml")
-        runs = [_run(path.parent) for path in sorted(folder.glob("[!.]*/config.yaml"))]
         waiting = max(0, len(methods) * seeds - len(runs))
-        return View(str(folder), runs, waiting, not waiting and all(run.ended for run in runs))
-    if not (folder / "config.yaml").is_file():
-        why = "it is not the folder of a run or a comparison: it has no config.yaml or compare.yaml"
-        raise UserError("DIR", str(folder), why)
-    run = _run(folder)
-    return View(str(folder), [run], 0, run.ended)
+    elif not outcome.is_file():
+        return View(str(folder), runs, waiting, ended=False)
+    return View(str(folder), runs, waiting, not waiting and all(run.ended for run in runs))
 
 
-def _run(path: Path) -> Watched:
+def _run(path: Path, name: str) -> Watched:
     folder = RunFolder.open(path)
     experiment, history = folder.experiment(), folder.played()
     tested = [line["accuracy"] for line in history if line["accuracy"]]
@@ -81,7 +99,7 @@ def _run(path: Path) -> Watched:
     ended = folder.result.exists()
     left = seconds_left(history, experiment) if history else None
     return Watched(
-        name=path.resolve().name,
+        name=name,
         rounds=experiment.rounds,
         done=len(history),
         losses=[line["loss"] for line in history],
@@ -102,7 +120,10 @@ def table(view: View) -> Table:
     for name in ("run", "rounds", "loss", "", "score", "%", "", "left"):
         right, folds = name in ("rounds", "loss", "%", "left"), name in ("run", "score")
         made.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=not folds)
-    for run in view.runs:
+    going = [run for run in view.runs if not run.ended]
+    if len(view.runs) > MOST:
+        made.caption = escape(f"{len(view.runs) - len(going)} runs have ended, {below}".removesuffix(", "))
+    for run in going if len(view.runs) > MOST else view.runs:
         loss = f"{run.losses[-1]:.3f}" if run.losses else ""
         score = f"{run.scores[-1]:.1f}" if run.scores else ""
         left = "ended" if run.ended else "" if run.seconds_left is None else f"{run.seconds_left:.0f} s"

@@ -90,6 +90,8 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
         (("init", "other", "--clients", "2", "--port", "70000"), "--port"),
         (("server", "nowhere"), "federation.yaml"),
         (("client", "federation", "--id", "7"), "--id"),
+        (("client", "federation", "--id", "1", "--data", "npz:none.npz"), "there is no none.npz"),
+        (("client", "federation", "--id", "1", "--data", "digit"), "did you mean 'digits'"),
         (("run", "federation", "nowhere.yaml"), "nowhere.yaml"),
         (("run", "federation", "experiment.yaml"), "--clients"),
     ):
