@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from protofed.experiment import Experiment
-from protofed.results.progress import Bar, Lines, Progress, Relay, Standing
+from protofed.results.progress import Bar, Lines, Progress, Relay, Standing, told_score
 from protofed.results.result import Accuracy, Result
 from protofed.runner import Run
 
@@ -121,3 +121,16 @@ def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     Progress().finish(result(FIRST))
     Progress().end()
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "told"),
+    [
+        ({"own/own/head": 1.0, "global/all/head": 2.0}, "global/all/head 2.0 %"),
+        ({"own/all/head": 3.0, "own/own/head": 1.0}, "own/own/head 1.0 %"),
+        ({"own/all/head": 3.0}, "own/all/head 3.0 %"),
+        ({}, ""),
+    ],
+)
+def test_the_score_that_counts_is_told(accuracy: dict[str, float], told: str) -> None:
+    assert told_score("global/all/head", accuracy) == told

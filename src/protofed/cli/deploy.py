@@ -168,7 +168,8 @@ def _follow(
 ) -> None:
     """Play, showing every round, then the result."""
     from protofed.engines.flower.server import check
-    from protofed.results.progress import Standing, progress
+    from protofed.methods import method_class
+    from protofed.results.progress import Standing, progress, told_score
     from protofed.results.result import Result
 
     check(experiment)
@@ -177,7 +178,7 @@ def _follow(
     shown.tell(standing)
 
     def each(line: dict[str, Any]) -> None:
-        score = next(iter(f"{name} {value:.1f} %" for name, value in line["accuracy"].items()), "")
+        score = told_score(method_class(experiment.method).score, line["accuracy"])
         left = line["seconds"] * (experiment.rounds - line["round"])
         new = Standing(
             standing.method, standing.seed, standing.rounds, line["round"], standing.engine, line["loss"], score, left

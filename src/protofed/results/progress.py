@@ -45,7 +45,8 @@ class Standing:
             return standing
         left = seconds_left(run.history, run.experiment)
         numbers = {name: line[name] for name in ("loss", "seconds", "bytes_up", "bytes_down")} | line["accuracy"]
-        return replace(standing, loss=line["loss"], score=_score(run, line), seconds_left=left, numbers=numbers)
+        score = told_score(run.method.score, line["accuracy"])
+        return replace(standing, loss=line["loss"], score=score, seconds_left=left, numbers=numbers)
 
     @property
     def label(self) -> str:
@@ -188,11 +189,10 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _score(run: Run, line: dict[str, Any]) -> str:
-    """None after a round without evaluation."""
-    accuracy = line["accuracy"]
-    name = run.method.score if run.method.score in accuracy else "own/own/head"
-    return f"{name} {accuracy[name]:.1f} %" if accuracy else ""
+def told_score(score: str, accuracy: Mapping[str, float]) -> str:
+    """The accuracy that counts, as far as there is one: none after a round without evaluation."""
+    name = next((name for name in (score, "own/own/head", *accuracy) if name in accuracy), None)
+    return f"{name} {accuracy[name]:.1f} %" if name else ""
 
 
 def seconds_left(history: Sequence[Mapping[str, Any]], experiment: Experiment) -> float:
