@@ -13,6 +13,7 @@ import pytest
 
 from cli.helpers import everything_in, invoke, succeed
 from protofed.reproduction import Request
+from protofed.results.report import gather
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 MNIST = (
@@ -63,6 +64,10 @@ def test_the_command_in_the_table_is_what_was_typed(made: tuple[Path, str]) -> N
     words = "mp-fedcl/table6 --only mnist --methods fedavg,mp-fedcl --variant stand-in --seeds 2"
     assert table(made[0])["command"] == f"protofed reproduce {words}"
     assert Request("fedsc/fig6", machine={"seed": 7}).command == "protofed reproduce fedsc/fig6 --seeds 3 --seed 7"
+
+
+def test_the_report_says_what_runs_it_again(made: tuple[Path, str]) -> None:
+    assert gather([made[0]])["commands"] == [table(made[0])["command"]]
 
 
 def test_json_csv_markdown_and_the_screen_tell_the_same(made: tuple[Path, str]) -> None:

@@ -438,12 +438,12 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
         )
     clients.classes = said["classes"]
     run = _prepared(experiment, clients, said)
-    if old:
-        run.restore(folder.claim())
-    else:
+    if not old:
         make_folder(path, label.name, json.dumps(said) + "\n")
     if not (path / "config.yaml").exists():
         write_atomically(path / "config.yaml", run.experiment.to_yaml())
+    if old:
+        run.restore(folder.claim())
     run.play(folder, Progress())
 
 

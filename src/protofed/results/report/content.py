@@ -13,6 +13,7 @@ from protofed.experiment import Experiment, read_yaml
 from protofed.forms import fits, read_json
 from protofed.look import Look
 from protofed.methods import METHODS, method_class
+from protofed.reproduction import Request
 from protofed.results.folder import RunFolder
 from protofed.results.report.statistics import compared
 from protofed.results.result import Result, guarantee, summarise
@@ -199,6 +200,8 @@ def _command(folder: Path) -> str:
             word = name.removesuffix(".yaml")
             if word in ("compare", "sweep"):
                 return f"protofed {word} --config {shlex.quote(str(folder / name))}"
+            if word == "reproduce":
+                return Request.read(folder).command
             return f"protofed resume {shlex.quote(str(folder))}"
     if (folder / "config.yaml").is_file():
         return f"protofed run --config {shlex.quote(str(folder / 'config.yaml'))}"
