@@ -92,12 +92,14 @@ class RunFolder:
     def claim(self) -> RunFolder:
         """From now on, and until it has played, this process alone writes here."""
         if self._claim is None:
-            claim = (self.path / "config.yaml").open("rb")
+            claim = (self.path / "config.yaml").open("r+b")  # NFS locks only what may be written
             try:
                 fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 claim.close()
                 raise UserError("DIR", str(self.path), "another process is playing this run") from None
+            except OSError:  # a file system without locks
+                pass
             self._claim = claim
         return self
 
