@@ -74,6 +74,20 @@ def test_the_commands_of_the_readme_exist(tmp_path: Path) -> None:
             assert all(flag in text for flag in flags), line
 
 
+def test_the_commands_of_the_readme_that_need_no_files_run(tmp_path: Path) -> None:
+    """A single round of them."""
+    played = []
+    for line in "".join(blocks("README.md", "sh")).splitlines():
+        words = line.split("#")[0].split()
+        needs = any(word in line for word in ("--data-dir", "folder:", ".py:", "--engine"))
+        if words[:1] == ["protofed"] and words[1] in ("run", "compare", "split") and not needs:
+            short = () if words[1] == "split" else ("--rounds", "1", "--quiet", "--device", "cpu")
+            seeds = ("--seeds", "1", "--jobs", "1") if words[1] == "compare" else ()
+            succeed(tmp_path, *words[1:], *short, *seeds)
+            played.append(words[1])
+    assert {*played} == {"run", "compare", "split"}
+
+
 def test_the_table_of_precisions_is_what_was_measured() -> None:
     page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     found = json.loads((ROOT / "docs" / "results" / "precision.json").read_text(encoding="utf-8"))
