@@ -72,8 +72,8 @@ def test_the_page_is_served_until_ctrl_c(place: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("empty",), "it has no config.yaml or compare.yaml"),
-        (("nothing",), "it has no config.yaml or compare.yaml"),
+        (("empty",), "it has none of config.yaml, compare.yaml"),
+        (("nothing",), "it has none of config.yaml, compare.yaml"),
         (("run", "--port", "80"), "--serve"),
         (("run", "--once", "--serve"), "not with --serve"),
         (("run", "--serve", "--port", "many"), "it must be of type int"),

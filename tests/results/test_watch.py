@@ -137,7 +137,7 @@ def test_curves() -> None:
 def test_another_folder_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     for use in (look, lambda path: server(path, 0)):
-        with pytest.raises(UserError, match=r"it has no config\.yaml, compare\.yaml or "):
+        with pytest.raises(UserError, match=r"it has none of config\.yaml, compare\.yaml, "):
             use(tmp_path / name)
 
 

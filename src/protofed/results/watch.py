@@ -74,7 +74,7 @@ def look(folder: Path) -> View:
         return View(str(folder), [run], 0, run.ended)
     outcome = next((folder / end for begin, end in SEVERAL.items() if (folder / begin).is_file()), None)
     if outcome is None:
-        why = f"it is not the folder of runs: it has no config.yaml, {' or '.join(SEVERAL)}"
+        why = f"it is not the folder of runs: it has none of config.yaml, {', '.join(SEVERAL)}"
         raise UserError("DIR", str(folder), why)
     places = {path.parent: path.parent.relative_to(folder) for path in sorted(folder.rglob("config.yaml"))}
     drafts = {path for path, name in places.items() if any(part.startswith(".") for part in name.parts)}
