@@ -86,9 +86,14 @@ def main(words: Sequence[str] | None = None) -> None:
     whole = trials["cifar10-nid1-a=0.2-fedsc"].experiment({"data_dir": str(asked.data_dir.resolve())})
     file = RESULTS / "fedsc-gradients.json"
     found: dict[str, dict[str, list[float]]] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    if list(found) != [str(number) for number in range(2, asked.rounds + 1)]:  # of another length
+        found = {}
     known = min((len(values) for steps in found.values() for values in steps.values()), default=0)
     for seed in range(known, asked.seeds):
-        steps = dict(measured(replace(whole, seed=seed, rounds=asked.rounds, eval_every=asked.rounds)))
+        steps = {}
+        for number, step in measured(replace(whole, seed=seed, rounds=asked.rounds, eval_every=asked.rounds)):
+            print(f"seed {seed}, round {number}: {step}", flush=True)
+            steps[number] = step
         for number, step in steps.items():
             for name, value in step.items():
                 found.setdefault(number, {}).setdefault(name, []).append(round(value, 4))

@@ -59,3 +59,8 @@ def test_each_seed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(gradients, "measured", lambda e: iter([(str(e.rounds), {"CE": float(e.seed)})]))
     gradients.main(["--data-dir", str(tmp_path), "--rounds", "2"])
     assert json.loads((tmp_path / "fedsc-gradients.json").read_text()) == {"2": {"CE": [0.0, 1.0, 2.0]}}
+    monkeypatch.setattr(gradients, "measured", lambda e: iter([(str(n), {"CE": 7.0}) for n in range(2, e.rounds + 1)]))
+    gradients.main(["--data-dir", str(tmp_path), "--rounds", "2", "--seeds", "4"])  # goes on
+    assert json.loads((tmp_path / "fedsc-gradients.json").read_text()) == {"2": {"CE": [0.0, 1.0, 2.0, 7.0]}}
+    gradients.main(["--data-dir", str(tmp_path), "--rounds", "3", "--seeds", "1"])  # another measurement
+    assert json.loads((tmp_path / "fedsc-gradients.json").read_text()) == {"2": {"CE": [7.0]}, "3": {"CE": [7.0]}}

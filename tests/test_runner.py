@@ -92,48 +92,37 @@ def test_the_round_that_uses_up_the_time_is_tested(tmp_path: Path) -> None:
     assert again.play(RunFolder.open(tmp_path / "run"), Progress()).accuracy
 
 
-def test_ctrl_c_tests_the_last_round_and_the_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
-    plan = experiment(eval_every=4, rounds=6)
+def stopped_and_resumed(tmp_path: Path, plan: Experiment, after: int) -> None:
+    """The same run in `whole`, and in `cut` with a Ctrl-C: it must come to the same end by the same rounds."""
     Run(plan).play(RunFolder.create(tmp_path / "whole", plan), Progress())
-    with pytest.raises(Interrupted, match="round 2 of 6"):
-        Run(plan).play(RunFolder.create(tmp_path / "cut", plan), CtrlC(1))
-    assert evaluated(tmp_path / "cut") == [2]
+    with pytest.raises(Interrupted, match=f"round {after} of {plan.rounds}"):
+        Run(plan).play(RunFolder.create(tmp_path / "cut", plan), CtrlC(after - 1))
+    assert evaluated(tmp_path / "cut")[-1] == after
     again, folder = Run(plan), RunFolder.open(tmp_path / "cut")
     again.restore(folder)
-    assert evaluated(tmp_path / "cut") == []
     again.play(folder, Progress())
     assert result_of(tmp_path / "cut") == result_of(tmp_path / "whole")
-    assert rounds_without_seconds(tmp_path / "cut") == rounds_without_seconds(tmp_path / "whole")
+    cut, whole = (RunFolder.open(tmp_path / name).played() for name in ("cut", "whole"))
+    assert [line | {"seconds": 0} for line in cut] == [line | {"seconds": 0} for line in whole]
 
 
-@pytest.mark.parametrize("options", [{"attack": "backdoor"}, {"drift": "sudden"}])
-def test_the_rounds_of_a_resumed_run_are_the_uninterrupted_ones(tmp_path: Path, options: dict[str, Any]) -> None:
-    plan = experiment(method="fedavg", eval_every=5, rounds=6, **options)
-    Run(plan).play(RunFolder.create(tmp_path / "whole", plan), Progress())
-    with pytest.raises(Interrupted, match="round 2 of 6"):
-        Run(plan).play(RunFolder.create(tmp_path / "cut", plan), CtrlC(1))
-    again, folder = Run(plan), RunFolder.open(tmp_path / "cut")
-    again.restore(folder)
-    again.play(folder, Progress())
-    assert rounds_without_seconds(tmp_path / "cut") == rounds_without_seconds(tmp_path / "whole")
+def test_ctrl_c_tests_the_last_round_and_the_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    stopped_and_resumed(tmp_path, experiment(eval_every=4, rounds=6), after=2)
 
 
-def rounds_without_seconds(folder: Path) -> list[dict[str, Any]]:
-    """What rounds.jsonl says, but for the time."""
-    return [line | {"seconds": 0} for line in RunFolder.open(folder).played()]
+def test_what_a_backdoor_does_is_asked_where_the_uninterrupted_run_asks(tmp_path: Path) -> None:
+    stopped_and_resumed(tmp_path, experiment(method="fedavg", attack="backdoor", eval_every=5, rounds=6), after=2)
 
 
 @pytest.mark.parametrize("kind", ["sudden", "gradual"])
 def test_a_drift_goes_on_where_it_was(tmp_path: Path, kind: str) -> None:
-    plan = experiment(drift=kind, rounds=4)
-    Run(plan).play(RunFolder.create(tmp_path / "whole", plan), Progress())
-    with pytest.raises(Interrupted, match="round 3 of 4"):
-        Run(plan).play(RunFolder.create(tmp_path / "cut", plan), CtrlC(2))
-    again, folder = Run(plan), RunFolder.open(tmp_path / "cut")
-    again.restore(folder)
-    again.play(folder, Progress())
-    assert result_of(tmp_path / "cut") == result_of(tmp_path / "whole")
+    stopped_and_resumed(tmp_path, experiment(drift=kind, rounds=4), after=3)
     assert "drift" in result_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("kind", ["sudden", "gradual"])
+def test_a_drift_is_tested_where_the_uninterrupted_run_tests_it(tmp_path: Path, kind: str) -> None:
+    stopped_and_resumed(tmp_path, experiment(drift=kind, eval_every=5, rounds=6), after=2)
 
 
 def test_progress_copes_with_rounds_that_are_not_tested(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,10 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 import yaml
 
 from protofed.comparison import SEEDS, Spread, check_seeds, share_cores
 from protofed.data import describe
+from protofed.encoder import Encoder
 from protofed.errors import UserError
 from protofed.experiment import read_yaml
 from protofed.forms import made
@@ -263,8 +265,14 @@ def obstacle(target: Target, cell: Cell, found: Mapping[str, str]) -> str:
     return next((found[trial.name] for trial in trials if trial.name in found), "")
 
 
-def create_folder(path: Path, request: Request, threads: int | None) -> Path:
-    """A new folder, or one that the same request has begun, with whatever number of jobs; its threads stay."""
+def create_folder(path: Path, request: Request) -> Path:
+    """A new folder, or one that the same request has begun, with whatever number of jobs; its threads stay.
+
+    Nothing to run, or with a wrong encoder, leaves none behind.
+    """
+    if request.machine.get("encoder") is not None:
+        Encoder.read(Path(request.machine["encoder"]), torch.device("cpu"))
+    first, *_ = (task for some in tasks_of(plan(request), request, path).values() for task in some)
     if (path / CONFIG).is_file():
         begun = Request.read(path)
         kept = {name: value for name, value in begun.machine.items() if name == "threads"}
@@ -273,7 +281,7 @@ def create_folder(path: Path, request: Request, threads: int | None) -> Path:
                 "--out", str(path), f"it holds another reproduction: see its {CONFIG}, or name a new folder"
             )
         return path
-    planned = dataclasses.replace(request, machine={**request.machine, "threads": threads})
+    planned = dataclasses.replace(request, machine={**request.machine, "threads": first.experiment.threads})
     return make_folder(path, CONFIG, planned.to_yaml())
 
 

@@ -109,6 +109,8 @@ class Run:
         progress.begin(self)
         resumable = folder is not None or self.ranks.number > 0
         with _interruptible(resumable) as interrupted, nullcontext() if folder is None else folder:
+            if folder is not None:
+                folder.keep_rounds(self.history)
             stop = False
             while not (stop or self.over()):
                 with profiled_round():
@@ -270,7 +272,6 @@ class Run:
                 line.update(_not_evaluated())
                 for name in ("tested", "backdoor"):
                     line.pop(name, None)
-        self.ranks.first(lambda: folder.keep_rounds(self.history))
         if found:
             kept = found[0].kept
             self.memory = {name.removeprefix(ATTACK): kept[name] for name in kept if name.startswith(ATTACK)}

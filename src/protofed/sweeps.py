@@ -124,10 +124,7 @@ def plan(
         raise UserError("--grid", "", "name what is varied, as in --grid alpha=0.1,0.5,1")
     if score is not None and not re.fullmatch(r"(own|global)(/[\w-]+){2}", score):
         raise UserError("--score", score, "write model/test/rule, such as own/all/nearest")
-    _check(grid, methods)
-    for name in grid:
-        if not _is_option(name) and _bare(name) in experiment.params:
-            raise UserError("--set", _bare(name), "it is varied; leave it out")
+    _check(grid, methods, experiment.params)
     grid = {name: list(values) for name, values in grid.items()}
     combinations = list(itertools.product(*grid.values()))
     experiment = comparison.share_cores(experiment, len(combinations) * len(methods) * seeds, jobs)
@@ -209,11 +206,13 @@ def _bare(name: str) -> str:
     return name.removeprefix("option.").removeprefix("params.")
 
 
-def _check(grid: Grid, methods: Sequence[str]) -> None:
+def _check(grid: Grid, methods: Sequence[str], params: Mapping[str, Any]) -> None:
     """Every swept name must be an option or a parameter, and not both; every value is there once."""
     for name in grid:
         if sum((_bare(name), _is_option(name)) == (_bare(other), _is_option(other)) for other in grid) > 1:
             raise UserError("--grid", name, "it is there twice; give all its values at once")
+        if not _is_option(name) and _bare(name) in params:
+            raise UserError("--set", _bare(name), "it is varied; leave it out")
     owners = {name: method for method in methods for name in parameters(method_class(method))}
     for name, values in grid.items():
         bare = _bare(name)

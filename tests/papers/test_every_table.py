@@ -45,7 +45,7 @@ def test_a_cell_runs_from_end_to_end(name: str, tmp_path: Path) -> None:
     target, machine = one_trial(name)
     print(f"{name}: {target.variant}, {target.cells[0].dataset}, {target.cells[0].method}")
     request = Request(name, target.variant, seeds=1, jobs=1, machine=machine)
-    folder = create_folder(tmp_path / "table", request, threads=1)
+    folder = create_folder(tmp_path / "table", request)
     done = reproduce(target, request, tasks_of(target, request, folder), folder, Progress())
     assert [row.cell for row in done.rows] == list(target.cells)
     for row in done.rows:

@@ -61,11 +61,8 @@ def reproduce_command(
     as_json: Json = False,
 ) -> None:
     """Run a paper's table or figure, ours beside theirs."""
-    import torch
-
     from protofed import reproduction
     from protofed.comparison import SEEDS
-    from protofed.encoder import Encoder
     from protofed.results.folder import fresh_path
 
     if list_:
@@ -86,12 +83,7 @@ def reproduce_command(
         },
     )
     path = out or fresh_path(f"reproduce-{target.replace('/', '-')}")
-    # Before there is a folder: nothing to run, or with a wrong encoder, must not leave one behind.
-    if flags.get("encoder") is not None:
-        Encoder.read(Path(flags["encoder"]), torch.device("cpu"))
-    tasks = reproduction.tasks_of(reproduction.plan(request), request, path)
-    threads = next(iter(tasks.values()))[0].experiment.threads
-    resume_reproduction(reproduction.create_folder(path, request, threads), jobs, quiet, as_json)
+    resume_reproduction(reproduction.create_folder(path, request), jobs, quiet, as_json)
 
 
 def resume_reproduction(folder: Path, jobs: str | None, quiet: bool, as_json: bool) -> None:

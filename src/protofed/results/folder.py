@@ -16,6 +16,14 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment, read_yaml
 from protofed.forms import require
 
+SEVERAL = {
+    "compare.yaml": "compare.json",
+    "reproduce.yaml": "table.json",
+    "sweep.yaml": "sweep.json",
+    "choose-k.yaml": "choose-k.json",
+}
+"""What the folder of several runs begins and ends with."""
+
 
 class Scalars(TypedDict):
     """How many numbers clients sent."""
@@ -136,10 +144,9 @@ class RunFolder:
         return self._parsed(lines[:upto])
 
     def keep_rounds(self, rounds: Sequence[Mapping[str, Any]]) -> None:
-        """Drop all others from the file: later ones, and a line cut short by a crash."""
-        text = "".join(json.dumps(line) + "\n" for line in rounds)
-        if not self.rounds.exists() or self.rounds.read_text(encoding="utf-8") != text:
-            write_atomically(self.rounds, text)
+        """Drop all others from the file, if there is one: later ones, and a line cut short by a crash."""
+        if self.rounds.exists():
+            write_atomically(self.rounds, "".join(json.dumps(line) + "\n" for line in rounds))
 
     def _lines(self, whole: bool = False) -> list[str]:
         """The lines of rounds.jsonl; only the whole ones, if the last may be in the writing."""
@@ -167,6 +174,14 @@ def _round(line: Any, number: int) -> dict[str, Any]:
     if not (line["per_client"].keys() <= line["accuracy"].keys() and all(line["per_client"].values())):
         raise UserError(f"{what}: per_client", list(line["per_client"]), "each must have an accuracy, and clients")
     return dict(line)
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """A run's folder, or those below it, but for drafts."""
+    if (folder / "config.yaml").is_file():
+        return [folder]
+    found = sorted(path.parent for path in folder.rglob("config.yaml"))
+    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
 
 
 def make_folder(path: Path, name: str, text: str) -> Path:

@@ -16,7 +16,7 @@ from rich.table import Table
 from protofed import comparison
 from protofed.errors import UserError
 from protofed.methods import METHODS, method_class
-from protofed.results.folder import RunFolder
+from protofed.results.folder import SEVERAL, RunFolder, run_folders
 from protofed.results.progress import seconds_left
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -27,13 +27,6 @@ HERE = "127.0.0.1"
 """The page is for this machine alone."""
 
 
-SEVERAL = {
-    "compare.yaml": "compare.json",
-    "sweep.yaml": "sweep.json",
-    "choose-k.yaml": "choose-k.json",
-    "reproduce.yaml": "table.json",
-}
-"""What several runs begin and end with."""
 MOST = 40
 """Of more runs a terminal shows only those that are going on."""
 
@@ -76,9 +69,7 @@ def look(folder: Path) -> View:
     if outcome is None:
         why = f"it is not the folder of runs: it has none of config.yaml, {', '.join(SEVERAL)}"
         raise UserError("DIR", str(folder), why)
-    places = {path.parent: path.parent.relative_to(folder) for path in sorted(folder.rglob("config.yaml"))}
-    drafts = {path for path, name in places.items() if any(part.startswith(".") for part in name.parts)}
-    runs = [_run(path, str(name)) for path, name in places.items() if path not in drafts]
+    runs = [_run(path, str(path.relative_to(folder))) for path in run_folders(folder)]
     waiting = 0  # how many others have planned would take a user's code to say: those end with their table
     if (folder / "compare.yaml").is_file():
         methods, seeds, _, _ = comparison.read_config(folder / "compare.yaml")

@@ -14,11 +14,10 @@ from protofed.forms import fits, read_json
 from protofed.look import Look
 from protofed.methods import METHODS, method_class
 from protofed.reproduction import Request
-from protofed.results.folder import RunFolder
+from protofed.results.folder import SEVERAL, RunFolder, run_folders
 from protofed.results.report.statistics import compared
 from protofed.results.result import Result, guarantee, summarise
 
-COMPARISONS = ("compare.yaml", "reproduce.yaml", "sweep.yaml", "choose-k.yaml")
 DIGITS = 4
 GATHERED = ("path", "experiment", "last", "label", "left_out", "suspected", "epsilon")
 """What is known of a run and not put into the page as it is."""
@@ -51,8 +50,7 @@ def _run_folders(folder: Path) -> Iterator[Path]:
     """The run folders at a place, or below it."""
     if not folder.is_dir():
         raise UserError("DIR", str(folder), "there is no such folder")
-    found = [folder] if (folder / "config.yaml").is_file() else sorted(p.parent for p in folder.rglob("config.yaml"))
-    found = [path for path in found if (path / "rounds.jsonl").is_file() and RunFolder.open(path).played()]
+    found = [path for path in run_folders(folder) if RunFolder.open(path).played()]
     if (folder / "compare.yaml").is_file():  # methods in the order they were asked for
         methods = [str(name) for name in read_yaml(folder / "compare.yaml").get("methods", [])]
         found.sort(key=lambda path: _place(str(read_yaml(path / "config.yaml").get("method")), methods))
@@ -195,7 +193,7 @@ def _labels(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _command(folder: Path) -> str:
     """What runs it again."""
-    for name in COMPARISONS:
+    for name in SEVERAL:
         if (folder / name).is_file():
             word = name.removesuffix(".yaml")
             if word in ("compare", "sweep"):
