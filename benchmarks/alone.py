@@ -47,7 +47,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--precision", default="float32", help="as the table's")
     asked = parser.parse_args(words)
     machine = {"data_dir": None if asked.data_dir is None else str(asked.data_dir), "precision": asked.precision}
-    file = RESULTS / ALONE
+    file = RESULTS / f"{ALONE}.json"
     known = json.loads(file.read_text("utf-8")) if file.exists() else {}
     for scenario in SCENARIOS:
         for table, name, experiment in experiments(scenario, machine):

@@ -1,6 +1,6 @@
 """python -m benchmarks.gradients: how hard each term of FedSC pulls at the features, into docs/results.
 
-The first rounds of FedSC under NID1 by the reduced protocol, on the sequential engine. In every step the gradient of
+FedSC under NID1 by the reduced protocol, on the sequential engine. In every step the gradient of
 the cross-entropy and of each term at every sample's features is measured; training goes on as it would.
 """
 
@@ -27,7 +27,6 @@ from protofed.models.net import Net
 from protofed.papers import find_target
 from protofed.runner import Run
 
-ROUNDS = 5
 SOFT = 0.5
 """A temperature ten times the paper's, for comparison: nothing is trained with it."""
 
@@ -79,19 +78,20 @@ def main(words: Sequence[str] | None = None) -> None:
     """Each seed's means, by round and term; those that are known stay."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gradients", description=__doc__)
     parser.add_argument("--data-dir", type=Path, required=True, help="folder with the datasets")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--rounds", type=int, help="of the protocol's, the first; all unless given")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     asked = parser.parse_args(words)
     trials = {trial.name: trial for trial in find_target("fedsc/table1", "reduced").trials()}
     whole = trials["cifar10-nid1-a=0.2-fedsc"].experiment({"data_dir": str(asked.data_dir.resolve())})
+    rounds = asked.rounds or whole.rounds
     file = RESULTS / "fedsc-gradients.json"
     found: dict[str, dict[str, list[float]]] = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    if list(found) != [str(number) for number in range(2, asked.rounds + 1)]:  # of another length
+    if list(found) != [str(number) for number in range(2, rounds + 1)]:  # of another length
         found = {}
     known = min((len(values) for steps in found.values() for values in steps.values()), default=0)
     for seed in range(known, asked.seeds):
         steps = {}
-        for number, step in measured(replace(whole, seed=seed, rounds=asked.rounds, eval_every=asked.rounds)):
+        for number, step in measured(replace(whole, seed=seed, rounds=rounds, eval_every=rounds)):
             print(f"seed {seed}, round {number}: {step}", flush=True)
             steps[number] = step
         for number, step in steps.items():

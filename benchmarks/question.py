@@ -71,7 +71,8 @@ def fedsc(**params: Any) -> Method:
     return "fedsc", params
 
 
-EVERY_WAY = {"fedavg": FEDAVG, "last-epoch": fedsc(), "eval-pass": fedsc(collect="eval-pass")}
+TWO_WAYS = {"fedavg": FEDAVG, "last-epoch": fedsc()}
+EVERY_WAY = {**TWO_WAYS, "eval-pass": fedsc(collect="eval-pass")}
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,7 @@ SETUPS = {
         },
     ),
     "resnet10, dirichlet": Setup({"split": "dirichlet"}, EVERY_WAY),
-    "resnet10 with GroupNorm, nid1": Setup(
-        {"model": f"{HERE}:group_norm"}, {name: EVERY_WAY[name] for name in ("fedavg", "last-epoch")}
-    ),
+    "resnet10 with GroupNorm, nid1": Setup({"model": f"{HERE}:group_norm"}, TWO_WAYS),
     "resnet10, nid1, 10 epochs": Setup({"epochs": 10}, EVERY_WAY),
     "MNIST, MLP": Setup({**MNIST, "model": "mlp"}, EVERY_WAY),
     "MNIST, MLP with BatchNorm": Setup({**MNIST, "model": f"{HERE}:batch_norm"}, EVERY_WAY),

@@ -27,7 +27,7 @@ TEMPLATE = "results.md.j2"
 COLUMNS = 3
 """Of panels in the plot."""
 
-ALONE = "alone.json"
+ALONE = "alone"
 """Seconds of a round, by table and run, of runs that had the machine to themselves, and which: benchmarks.alone."""
 
 NOT_AT_HAND = ("cifar100", "tiny-imagenet", "fc100", "domainnet")
@@ -76,7 +76,7 @@ class Worth(NamedTuple):
     accuracy: float
     std: float
     megabytes: float
-    seconds: float | None  # not known where runs shared a machine
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,10 @@ class Page:
 
     def _commands(self, *names: str) -> list[str]:
         tables = [self.measured(name) for name in names]
-        return ["```sh", *(f"{one['command']}    # {self._where(one)}" for one in tables), "```"]
+        return ["```sh", *(f"{one['command']}    # {self._where(one['costs'])}" for one in tables), "```"]
 
-    def _where(self, table: Mapping[str, Any]) -> str:
-        return "on a " + " and a ".join(
-            sorted({"GPU" if "cuda" in c["device"] else "CPU" for c in table["costs"].values()})
-        )
+    def _where(self, costs: Mapping[str, Mapping[str, Any]]) -> str:
+        return "on a " + " and a ".join(sorted({"GPU" if "cuda" in one["device"] else "CPU" for one in costs.values()}))
 
     def cell(self, *names: str, **words: str) -> Cell:
         """The only cell that has these words."""
@@ -189,31 +187,25 @@ class Page:
         for name in scenario.tables:
             table = self.measured(name)
             for cell in scenario.cells(table):
-                megabytes, shared = _cost(cell, table["costs"])
-                seconds = shared if scenario.alone else self._alone(name, cell, table["costs"])
+                megabytes, seconds = _cost(cell, table["costs"])
+                if not scenario.alone:
+                    a_round = self._found(ALONE, [name])
+                    seconds = sum(table["costs"][one]["rounds"] * a_round[one]["seconds"] for one in cell["trials"])
                 rows.append(Worth(cell["method"], cell["ours"], cell["ours_std"], megabytes, seconds))
         return sorted(rows, key=lambda row: -row.accuracy)
-
-    def _alone(self, table: str, cell: Cell, costs: Mapping[str, Mapping[str, Any]]) -> float | None:
-        """The rounds of a cell's runs, each as long as alone on the machine."""
-        file = self.folder / ALONE
-        known = json.loads(file.read_text("utf-8")).get(table, {}) if file.exists() else {}
-        if not all(trial in known for trial in cell["trials"]):
-            return None
-        return float(sum(costs[trial]["rounds"] * known[trial]["seconds"] for trial in cell["trials"]))
 
     def learned(self) -> str:
         """A table for every scenario: accuracy, what was sent, and accuracy for each megabyte and second."""
         parts = []
         for scenario in SCENARIOS:
             head = ["method", "accuracy", "MB sent", "seconds", "accuracy per MB", "accuracy per second"]
-            lines = [f"**{scenario.title}** ({scenario.dataset}, {scenario.setting})", "", _row(head)]
+            alone = "" if scenario.alone else f"; seconds alone {self._where(self._found(ALONE, scenario.tables[:1]))}"
+            lines = [f"**{scenario.title}** ({scenario.dataset}, {scenario.setting}{alone})", "", _row(head)]
             lines.append("|---" + "|---:" * (len(head) - 1) + "|")
             for row in self.worth(scenario):
                 each = f"{row.accuracy / row.megabytes:,.3g}" if row.megabytes else "∞"
                 texts = [row.method, f"{row.accuracy:.1f} ± {row.std:.1f}", _megabytes(row.megabytes)]
-                times = [f"{row.seconds:,.1f}", f"{row.accuracy / row.seconds:,.2g}"] if row.seconds else ["–", "–"]
-                lines.append(_row([*texts, times[0], each, times[1]]))
+                lines.append(_row([*texts, f"{row.seconds:,.1f}", each, f"{row.accuracy / row.seconds:,.2g}"]))
             parts.append("\n".join(lines))
         return "\n\n".join(parts)
 
@@ -374,13 +366,13 @@ def render(docs: Path = DOCS) -> str:
 
 
 def plot(page: Page, path: Path) -> None:
-    """A panel a scenario, a line a method: its accuracy, and what was sent for it."""
+    """A panel a scenario, a line a method: its accuracy, and what it cost."""
     scenarios = {scenario.title: page.worth(scenario)[::-1] for scenario in SCENARIOS}
     rows = -(-len(scenarios) // COLUMNS)
     figure = Figure(figsize=(4.2 * COLUMNS, 2.9 * rows), layout="constrained")
     panels = figure.subplots(rows, COLUMNS, squeeze=False).flatten()
     for axes, (title, found) in zip(panels, scenarios.items(), strict=False):
-        names = [f"{row.method}, {_megabytes(row.megabytes)} MB" for row in found]
+        names = [f"{row.method}, {_megabytes(row.megabytes)} MB, {row.seconds:,.0f} s" for row in found]
         axes.errorbar(
             [row.accuracy for row in found],
             names,

@@ -133,13 +133,16 @@ def test_runs_that_shared_a_machine_have_the_seconds_of_their_rounds_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "t", cell("A", 70.0, 30.0), cell("B", 70.0, 60.0), cell("B", 1.0, 2.0, metric="comm_params"))
-    (tmp_path / "alone.json").write_text(json.dumps({"t": {"A": {"device": "cpu", "seconds": 0.5}}}))
+    alone = {"A": {"device": "cuda", "seconds": 0.5}, "B": {"device": "cuda", "seconds": 4.0}}
+    (tmp_path / "alone.json").write_text(json.dumps({"t": alone}))
     scenario = results_page.Scenario("here", ("t",), "D", "s", alone=False)
     worth = Page(tmp_path).worth(scenario)
-    assert [(row.method, row.seconds) for row in worth] == [("B", None), ("A", 3 * 0.5)]
+    assert [(row.method, row.seconds) for row in worth] == [("B", 3 * 4.0), ("A", 3 * 0.5)]
     monkeypatch.setattr(results_page, "SCENARIOS", [scenario])
-    rows = [line.split("|")[1:-1] for line in Page(tmp_path).learned().splitlines() if line.startswith(("| A", "| B"))]
-    assert [[row[3].strip(), row[5].strip()] for row in rows] == [["–", "–"], ["1.5", "20"]]
+    text = Page(tmp_path).learned()
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith(("| A", "| B"))]
+    assert [[row[3].strip(), row[5].strip()] for row in rows] == [["12.0", "5"], ["1.5", "20"]]
+    assert text.startswith("**here** (D, s; seconds alone on a GPU)\n")
 
 
 @pytest.mark.slow
