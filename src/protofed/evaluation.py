@@ -8,6 +8,7 @@ the client's own classes) and, on novel classes, `5-way-5-shot` and the like (ne
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
@@ -29,6 +30,9 @@ Right = tuple[int, Tensor]
 """A group, and how many images of each domain its averaged model gets right."""
 
 T = TypeVar("T")
+
+NAME = re.compile(r"(own|global)/(own|all|domain|val|novel)/(head|nearest|nearest-own|\d+-way-\d+-shot)")
+"""Of an accuracy."""
 
 MODEL_BYTES = 2**30
 """What the models that are tested at once may take."""

@@ -7,14 +7,13 @@ import dataclasses
 import io
 import itertools
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from protofed import comparison
+from protofed import comparison, evaluation
 from protofed.comparison import Row, rows_of
 from protofed.errors import UserError, unknown
 from protofed.experiment import Experiment, check_type
@@ -122,8 +121,9 @@ def plan(
     """Every combination × method × seed, checked as far as that is possible without data."""
     if not grid:
         raise UserError("--grid", "", "name what is varied, as in --grid alpha=0.1,0.5,1")
-    if score is not None and not re.fullmatch(r"(own|global)(/[\w-]+){2}", score):
-        raise UserError("--score", score, "write model/test/rule, such as own/all/nearest")
+    if score is not None and not evaluation.NAME.fullmatch(score):
+        parts = "own or global / own, all, domain, val or novel / head, nearest, nearest-own or N-way-K-shot"
+        raise UserError("--score", score, f"write model/test/rule, such as own/all/nearest: {parts}")
     _check(grid, methods, experiment.params)
     grid = {name: list(values) for name, values in grid.items()}
     combinations = list(itertools.product(*grid.values()))

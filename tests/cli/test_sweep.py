@@ -202,6 +202,7 @@ def test_values_are_read_as_a_config_file_reads_them(tmp_path: Path) -> None:
         (["sweep", "--grid", "k=1", "--seeds", "0"], ["--seeds: 0"]),
         (["sweep", "--grid", "k=1", "--jobs", "0"], ["--jobs: 0"]),
         (["sweep", "--grid", "k=1", "--score", "accuracy"], ["--score: 'accuracy'"]),
+        (["sweep", "--grid", "k=1", "--score", "own/own/haed"], ["--score: 'own/own/haed'", "nearest-own"]),
         (["sweep", "--grid", "clients=3,500"], ["--clients: 500"]),  # found out when data is divided
         (["sweep", "--config", "grid.yaml"], ["grid: k: 3", "list"]),
         (["sweep", "--grid", "k=1", "--out", "grid.yaml"], ["--out: 'grid.yaml'", "exists"]),
