@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
@@ -34,6 +36,7 @@ NOT_AT_HAND = ("cifar100", "tiny-imagenet", "fc100", "domainnet")
 """Datasets that this page's authors did not have."""
 
 Cell = Mapping[str, Any]
+Values = npt.NDArray[np.float64]
 
 
 class Scenario(NamedTuple):
@@ -142,6 +145,20 @@ class Page:
     def seeds(self, *names: str, **words: str) -> str:
         """Our number of one cell, of each seed."""
         return _listed(self.cell(*names, **words)["values"])
+
+    def values(self, *names: str, **words: str) -> Values:
+        """The same, to compute with."""
+        return np.array(self.cell(*names, **words)["values"])
+
+    def found(self, name: str, *keys: str) -> Values:
+        """What an experiment gave with each seed, to compute with."""
+        return np.array(self._found(name, keys))
+
+    def span(self, *values: Values | float, digits: int = 0) -> str:
+        """From the smallest of these numbers to the largest, in words."""
+        every = np.concatenate([np.atleast_1d(one) for one in values])
+        ends = (f"{round(float(end), digits) + 0.0:,.{digits}f}" for end in (every.min(), every.max()))
+        return " to ".join(dict.fromkeys(ends))
 
     def paper(self, *names: str, **words: str) -> str:
         """The paper's number of one cell."""

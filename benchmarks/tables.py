@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
+HEAD = "--variant fedpcl-head --eval-every 10"
 REDUCED = "--variant reduced --precision bf16 --eval-every 15"
 BF16 = "--precision bf16 --eval-every 10"
 FULL = f"--only 'cifar10,NID1 a=0.2' {BF16} --seeds 1"
@@ -33,8 +34,12 @@ TABLES = {
     "mp-fedcl-fig9": "mp-fedcl/fig9 --only digit-5 --eval-every 10",
     "mp-fedcl-table5": "mp-fedcl/table5 --eval-every 10",
     "mp-fedcl-table5-high-rate": "mp-fedcl/table5 --variant high-rate --eval-every 10",
+    "mp-fedcl-table5-fedpcl-head": f"mp-fedcl/table5 {HEAD}",
     "mp-fedcl-table6": "mp-fedcl/table6 --only digit-5,office-10 --eval-every 10",
+    "mp-fedcl-table6-fedpcl-head": f"mp-fedcl/table6 --only mnist,digit-5,office-10 {HEAD}",
     "mp-fedcl-table7": "mp-fedcl/table7 --eval-every 10",
+    "mp-fedcl-table7-high-rate": "mp-fedcl/table7 --variant high-rate --eval-every 10",
+    "mp-fedcl-table7-fedpcl-head": f"mp-fedcl/table7 {HEAD}",
     "mp-fedcl-table8": "mp-fedcl/table8 --variant short-time --eval-every 1000",
     "fedsc-table1": f"fedsc/table1 --only 'cifar10,NID1 a=0.2,NID2' {REDUCED}",
     "fedsc-table2": f"fedsc/table2 --only CIFAR10-LT,rho=50 {REDUCED}",

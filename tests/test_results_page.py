@@ -101,6 +101,18 @@ def test_tables_of_several_files_are_one(tmp_path: Path) -> None:
         page.ours("t", method="Z")
 
 
+def test_ranges_in_words_are_computed(tmp_path: Path) -> None:
+    write(tmp_path, "t", cell("A", 1.0, 70.0), cell("B", 2.0, 66.4))
+    (tmp_path / "why.json").write_text(json.dumps({"more": {"A": [71.0, 74.6]}}))
+    page = Page(tmp_path)
+    a, b = page.values("t", method="A"), page.values("t", method="B")
+    assert a.tolist() == [69.0, 71.0]
+    assert page.span(a - b) == "4"
+    assert page.span(a, b - 65.0, digits=1) == "0.4 to 71.0"
+    assert page.span(page.found("why", "more", "A") - a, -0.2) == "0 to 4"
+    assert page.span(1234.5, 0.4 - 1) == "-1 to 1,234"
+
+
 @pytest.mark.parametrize("name", tables.TABLES)
 def test_every_measured_table_can_be_planned(name: str) -> None:
     target, *words = shlex.split(tables.TABLES[name])
