@@ -19,21 +19,24 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from protofed.comparison import SEEDS
-from protofed.papers import MEAN, find_target, target_names
+from protofed.papers import MEAN, find_target, read_paper, target_names
 from protofed.papers import Cell as PaperCell
 from protofed.reproduction import ACCURACIES, number
 from protofed.results.plot import COLOURS
 
 DOCS = Path(__file__).parent.parent / "docs"
 TEMPLATE = "results.md.j2"
-COLUMNS = 3
-"""Of panels in the plot."""
-
 ALONE = "alone"
 """Seconds of a round, by table and run, of runs that had the machine to themselves, and which: benchmarks.alone."""
 
-NOT_AT_HAND = ("cifar100", "tiny-imagenet", "fc100", "domainnet")
-"""Datasets that this page's authors did not have."""
+PRETRAINED = "ResNet-18 of ImageNet"
+NOT_AT_HAND = ("cifar100", "tiny-imagenet", "fc100", "domainnet", PRETRAINED)
+"""What this page's authors did not have."""
+
+UNTOLD = ("source", "for", "method", "params", "domains")
+"""Of a protocol's statement: what is no value of the paper's, or told otherwise."""
+IN_THE_PAPER = ("Sec.", "Table", "Fig.", "Eq.")
+"""What the source of a value begins with that the paper states."""
 
 Cell = Mapping[str, Any]
 Values = npt.NDArray[np.float64]
@@ -112,15 +115,19 @@ class Page:
 
     def figure(self, *names: str) -> str:
         """A figure's points, which the papers do not print: a line a method, a column for each value that is varied."""
-        points: dict[tuple[str, ...], dict[str, str]] = {}
-        for cell in self.measured(*names)["cells"]:
+        points: dict[tuple[str, ...], dict[str, Cell]] = {}
+        found = self.measured(*names)
+        for cell in found["cells"]:
             _, _, value = cell["setting"].rpartition(";")
-            who = (cell["dataset"], cell["method"], _measured(cell))
-            points.setdefault(who, {})[value] = _spread(cell, "ours")
+            points.setdefault((cell["dataset"], cell["method"], _measured(cell)), {})[value] = cell
         columns = list(dict.fromkeys(value for line in points.values() for value in line))
-        lines = [*self._commands(*names), "", _row(["dataset", "method", "measured", *columns])]
-        lines.append("|---|---|---" + "|---:" * len(columns) + "|")
-        return "\n".join([*lines, *(_row([*who, *(line[value] for value in columns)]) for who, line in points.items())])
+        head = ["dataset", "method", "measured", *columns, "seconds", "MB sent"]
+        lines = [*self._commands(*names), "", _row(head), "|---|---|---" + "|---:" * (len(columns) + 2) + "|"]
+        for who, line in points.items():
+            sent, seconds = zip(*(_cost(cell, found["costs"]) for cell in line.values()), strict=True)
+            costs = [self.span(*seconds), " to ".join(dict.fromkeys(_megabytes(end) for end in (min(sent), max(sent))))]
+            lines.append(_row([*who, *(_spread(line[value], "ours") for value in columns), *costs]))
+        return "\n".join(lines)
 
     def _commands(self, *names: str) -> list[str]:
         tables = [self.measured(name) for name in names]
@@ -253,9 +260,24 @@ class Page:
                 values += [some[0].trial.values] if some[0].trial and own < SEEDS else []
             if values:
                 lengths = dict.fromkeys(_length(one) for one in values)
-                data = ", ".join(dict.fromkeys(one["dataset"] for one in values))
-                absent = " (not at hand)" * (data in NOT_AT_HAND)
-                lines.append(_row([name, dataset, str(runs), str(otherwise or ""), ", ".join(lengths), data + absent]))
+                needed = dict.fromkeys(item for one in values for item in _needed(one))
+                data = ", ".join(item + " (not at hand)" * (item in NOT_AT_HAND) for item in needed)
+                lines.append(_row([name, dataset, str(runs), str(otherwise or ""), ", ".join(lengths), data]))
+        return "\n".join(lines)
+
+    def readings(self) -> str:
+        """What the protocols in protofed.papers have of other sources than the papers, for all of a paper's tables."""
+        lines = [_row(["paper", "for", "value", "why"]), "|---|---|---|---|"]
+        for stem in dict.fromkeys(name.split("/")[0] for name in target_names()):
+            paper = read_paper(stem)
+            rooms = {"all": paper["protocol"], **paper["datasets"], **paper["methods"]}
+            for who, statements in rooms.items():
+                for said in statements:
+                    values = {key: value for key, value in said.items() if key not in UNTOLD} | said.get("params", {})
+                    stated = said["source"].startswith(IN_THE_PAPER) and "not stated" not in said["source"]
+                    if values and not stated:
+                        texts = ", ".join(f"`{key}={value}`" for key, value in values.items())
+                        lines.append(_row([paper["name"], who, texts, said["source"]]))
         return "\n".join(lines)
 
     def compared(self, *names: str, scores: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -276,6 +298,15 @@ def _parts() -> Iterator[tuple[str, str, dict[str, list[PaperCell]]]]:
                 parts.setdefault(cell.dataset, {}).setdefault(cell.trial.name, []).append(cell)
         for dataset, cells in parts.items():
             yield name, dataset, cells
+
+
+def _needed(values: Mapping[str, Any]) -> Iterator[str]:
+    """The datasets and weights of a run."""
+    yield values["dataset"]
+    if values.get("public"):
+        yield values["public"]
+    if values.get("start"):
+        yield PRETRAINED
 
 
 def _same(cells: Sequence[PaperCell]) -> str:
@@ -383,28 +414,23 @@ def render(docs: Path = DOCS) -> str:
 
 
 def plot(page: Page, path: Path) -> None:
-    """A panel a scenario, a line a method: its accuracy, and what it cost."""
-    scenarios = {scenario.title: page.worth(scenario)[::-1] for scenario in SCENARIOS}
-    rows = -(-len(scenarios) // COLUMNS)
-    figure = Figure(figsize=(4.2 * COLUMNS, 2.9 * rows), layout="constrained")
-    panels = figure.subplots(rows, COLUMNS, squeeze=False).flatten()
-    for axes, (title, found) in zip(panels, scenarios.items(), strict=False):
-        names = [f"{row.method}, {_megabytes(row.megabytes)} MB, {row.seconds:,.0f} s" for row in found]
-        axes.errorbar(
-            [row.accuracy for row in found],
-            names,
-            xerr=[row.std for row in found],
-            fmt="o",
-            color=COLOURS[0],
-            capsize=2,
-        )
-        axes.set_xlabel("accuracy, %")
-        axes.set_title(title, fontsize=9)
-        axes.tick_params(labelsize=8)
-        axes.grid(visible=True, alpha=0.3)
-    for axes in panels[len(scenarios) :]:
-        axes.remove()
-    figure.savefig(path, dpi=150)
+    """A row a scenario, a line a method: its accuracy, what was sent for it, and how long it took."""
+    figure = Figure(figsize=(11, 2.2 * len(SCENARIOS)), layout="constrained")
+    panels = figure.subplots(len(SCENARIOS), 3, squeeze=False, sharey="row")
+    for scenario, (accuracy, sent, took) in zip(SCENARIOS, panels, strict=True):
+        found = page.worth(scenario)[::-1]
+        names, style = [row.method for row in found], {"color": COLOURS[0]}
+        spread = [row.std for row in found]
+        accuracy.errorbar([row.accuracy for row in found], names, xerr=spread, fmt="o", capsize=2, **style)
+        sent.barh(names, [row.megabytes for row in found], **style)
+        sent.set_xscale("symlog", linthresh=1)  # Local sends nothing
+        took.barh(names, [row.seconds for row in found], **style)
+        accuracy.set_title(scenario.title, fontsize=9, loc="left")
+        for axes, what in ((accuracy, "accuracy, %"), (sent, "MB sent"), (took, "seconds")):
+            axes.set_xlabel(what, fontsize=8)
+            axes.tick_params(labelsize=8)
+            axes.grid(visible=True, axis="x", alpha=0.3)
+    figure.savefig(path, dpi=110)
 
 
 def main() -> None:

@@ -101,6 +101,12 @@ def test_tables_of_several_files_are_one(tmp_path: Path) -> None:
         page.ours("t", method="Z")
 
 
+def test_values_of_other_sources_than_the_papers_are_listed() -> None:
+    lines = Page(DOCS / "results").readings().splitlines()
+    assert "| FedSC | FedProx | `mu=0.01` | reading: not stated |" in lines
+    assert not [line for line in lines if "| Table " in line or "`lr=0.01`" in line]  # of the papers
+
+
 def test_ranges_in_words_are_computed(tmp_path: Path) -> None:
     write(tmp_path, "t", cell("A", 1.0, 70.0), cell("B", 2.0, 66.4))
     (tmp_path / "why.json").write_text(json.dumps({"more": {"A": [71.0, 74.6]}}))
@@ -251,10 +257,10 @@ def measure(folder: Path, name: str, variant: str | None, dataset: str, methods:
 
 def test_what_was_not_run_is_listed_until_it_is(tmp_path: Path) -> None:
     target, columns = "fedplcc/table3", ["fedplcc/table3", "Office-10"]
-    rest = ["100 × 10", "office-caltech10"]
+    rest = ["100 × 10", "office-caltech10, cifar100 (not at hand)"]
     assert not_run(tmp_path, target) == [[*columns, "24", "", *rest]]
-    measure(tmp_path, target, None, "Office-10", 3)
-    assert not_run(tmp_path, target) == [[*columns, "15", "", *rest]]
+    measure(tmp_path, target, None, "Office-10", 3)  # FCCL+ among them, which alone needs public images
+    assert not_run(tmp_path, target) == [[*columns, "15", "", "100 × 10", "office-caltech10"]]
     measure(tmp_path, target, None, "Office-10", 3, seeds=1)
     assert not_run(tmp_path, target) == [[*columns, "21", "", *rest]]
     measure(tmp_path, target, None, "Office-10", 8)
@@ -273,7 +279,12 @@ def test_what_was_run_with_another_protocol_is_said(tmp_path: Path) -> None:
 
 
 def test_data_that_is_not_at_hand_is_said(tmp_path: Path) -> None:
-    assert [line[-1] for line in not_run(tmp_path, "fedplcc/table4")] == ["domainnet (not at hand)"]
+    assert [line[-1] for line in not_run(tmp_path, "fedplcc/table4")] == [
+        "domainnet (not at hand), cifar100 (not at hand)"
+    ]
+    assert [line[-1] for line in not_run(tmp_path, "fedproto/table4")] == [
+        "cifar10, ResNet-18 of ImageNet (not at hand)"
+    ]
     assert [line[-2] for line in not_run(tmp_path, "mp-fedcl/table8")] == ["600 s", "380 s"]
 
 
@@ -283,8 +294,8 @@ def test_a_figure_has_a_line_a_method_and_a_column_a_value(tmp_path: Path) -> No
 
     write(tmp_path, "f", point("A", 1, 50.0), point("B", 1, 60.0), point("A", 2, 51.5), point("B", 2, 61.5))
     lines = Page(tmp_path).figure("f").splitlines()
-    assert lines[-4] == "| dataset | method | measured | k=1 | k=2 |"
+    assert lines[-4] == "| dataset | method | measured | k=1 | k=2 | seconds | MB sent |"
     assert lines[-2:] == [
-        "| D | A | own/all/head | 50.00 ± 1.00 | 51.50 ± 1.00 |",
-        "| D | B | own/all/head | 60.00 ± 1.00 | 61.50 ± 1.00 |",
+        "| D | A | own/all/head | 50.00 ± 1.00 | 51.50 ± 1.00 | 12 | 1.5 |",
+        "| D | B | own/all/head | 60.00 ± 1.00 | 61.50 ± 1.00 | 12 | 1.5 |",
     ]
