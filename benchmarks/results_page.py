@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -157,15 +158,29 @@ class Page:
         """The same, to compute with."""
         return np.array(self.cell(*names, **words)["values"])
 
+    def every(self, key: str, *names: str, **words: str | Sequence[str]) -> Values:
+        """One number of every cell that has these words, or one of several, in the order of the table."""
+        wanted = {where: {word} if isinstance(word, str) else set(word) for where, word in words.items()}
+        cells = [cell for cell in self.measured(*names)["cells"] if all(cell[one] in wanted[one] for one in wanted)]
+        absent = [word for where in wanted for word in wanted[where] - {cell[where] for cell in cells}]
+        if absent or not cells:
+            raise ValueError(f"no cell of {names} has {absent or words}")
+        return np.array([cell[key] for cell in cells])
+
     def found(self, name: str, *keys: str) -> Values:
-        """What an experiment gave with each seed, to compute with."""
-        return np.array(self._found(name, keys))
+        """What an experiment gave with each seed, to compute with; of a curve, a row a round."""
+        return _array(self._found(name, keys))
 
     def span(self, *values: Values | float, digits: int = 0) -> str:
         """From the smallest of these numbers to the largest, in words."""
-        every = np.concatenate([np.atleast_1d(one) for one in values])
+        every = np.concatenate([np.ravel(one) for one in values])
         ends = (f"{round(float(end), digits) + 0.0:,.{digits}f}" for end in (every.min(), every.max()))
         return " to ".join(dict.fromkeys(ends))
+
+    def within(self, *values: Values | float, digits: int = 0) -> str:
+        """What none of these numbers exceeds, whatever its sign, as the tables print it: with two digits."""
+        largest = max(round(float(np.abs(one).max()), 2) for one in values)
+        return f"{math.ceil(round(largest * 10**digits, 6)) / 10**digits:.{digits}f}"
 
     def paper(self, *names: str, **words: str) -> str:
         """The paper's number of one cell."""
@@ -329,6 +344,12 @@ def _compared(row: Mapping[str, Any], score: str) -> str:
 
 def _listed(values: Iterable[float], digits: int = 1) -> str:
     return ", ".join(f"{value:.{digits}f}" for value in values)
+
+
+def _array(found: Any) -> Values:
+    """Numbers in lists and in named parts of the same size, in their order."""
+    parts = [_array(part) for part in found.values()] if isinstance(found, dict) else found
+    return np.array(parts, dtype=np.float64)
 
 
 def _is_accuracy(cell: Cell) -> bool:

@@ -117,6 +117,19 @@ def test_ranges_in_words_are_computed(tmp_path: Path) -> None:
     assert page.span(a, b - 65.0, digits=1) == "0.4 to 71.0"
     assert page.span(page.found("why", "more", "A") - a, -0.2) == "0 to 4"
     assert page.span(1234.5, 0.4 - 1) == "-1 to 1,234"
+    assert [page.within(a - b, -3.0), page.within(-4.2), page.within(1.504, digits=1)] == ["4", "5", "1.5"]
+
+
+def test_numbers_of_several_cells_and_rounds_are_computed_with(tmp_path: Path) -> None:
+    write(tmp_path, "t", cell("A", 1.0, 70.0), cell("B", 2.0, 66.5), cell("A", 3.0, 5.0, setting="another"))
+    (tmp_path / "curves.json").write_text(json.dumps({"A": {"10": [1.0, 2.0], "20": [3.0, 5.0]}}))
+    page = Page(tmp_path)
+    assert page.every("difference", "t", method="A").tolist() == [69.0, 2.0]
+    assert page.every("values", "t", setting="s", method=("B", "A")).tolist() == [[69.0, 71.0], [65.5, 67.5]]
+    assert page.found("curves", "A").tolist() == [[1.0, 2.0], [3.0, 5.0]]
+    assert page.found("curves").shape == (1, 2, 2)
+    with pytest.raises(ValueError, match=r"no cell of \('t',\) has \['Z'\]"):
+        page.every("ours", "t", method=("A", "Z"))
 
 
 @pytest.mark.parametrize("name", tables.TABLES)
