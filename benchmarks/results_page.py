@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -159,6 +160,29 @@ class Page:
         every = np.concatenate([np.atleast_1d(one) for one in values])
         ends = (f"{round(float(end), digits) + 0.0:,.{digits}f}" for end in (every.min(), every.max()))
         return " to ".join(dict.fromkeys(ends))
+
+    def within(self, *values: Values | float, digits: int = 0) -> str:
+        """The largest of these numbers, either way, rounded up: all are within it."""
+        most = max(float(np.abs(one).max()) for one in values)
+        return f"{math.ceil(round(most * 10**digits, 6)) / 10**digits:,.{digits}f}"
+
+    def curve(self, name: str, *keys: str, rounds: Iterable[int]) -> Values:
+        """What each seed had in these rounds, to compute with: a line a round."""
+        found = self._found(name, keys)
+        return np.array([found[str(number)] for number in rounds])
+
+    def sent(self, *names: str, **words: str) -> float:
+        """Megabytes of the runs behind one cell, both ways."""
+        return _cost(self.cell(*names, **words), self.measured(*names)["costs"])[0]
+
+    def slower(self, tables: Iterable[Iterable[str]], *methods: str) -> Values:
+        """How many times FedAvg's seconds a round of these methods takes alone, in every group of tables with them."""
+        found = []
+        for names in tables:
+            runs = [one for name in names for one in self._found(ALONE, [name]).items()]
+            seconds = {run.rpartition("-")[2]: one["seconds"] for run, one in runs}
+            found += [seconds[name] / seconds["fedavg"] for name in map(str.lower, methods) if name in seconds]
+        return np.array(found)
 
     def paper(self, *names: str, **words: str) -> str:
         """The paper's number of one cell."""
