@@ -182,6 +182,24 @@ class Page:
         largest = max(round(float(np.abs(one).max()), 2) for one in values)
         return f"{math.ceil(round(largest * 10**digits, 6)) / 10**digits:.{digits}f}"
 
+    def curve(self, name: str, *keys: str, rounds: Iterable[int]) -> Values:
+        """What each seed had in these rounds, to compute with: a line a round."""
+        found = self._found(name, keys)
+        return np.array([found[str(number)] for number in rounds])
+
+    def sent(self, *names: str, **words: str) -> float:
+        """Megabytes of the runs behind one cell, both ways."""
+        return _cost(self.cell(*names, **words), self.measured(*names)["costs"])[0]
+
+    def slower(self, tables: Iterable[Iterable[str]], *methods: str) -> Values:
+        """How many times FedAvg's seconds a round of these methods takes alone, in every group of tables with them."""
+        found = []
+        for names in tables:
+            runs = [one for name in names for one in self._found(ALONE, [name]).items()]
+            seconds = {run.rpartition("-")[2]: one["seconds"] for run, one in runs}
+            found += [seconds[name] / seconds["fedavg"] for name in map(str.lower, methods) if name in seconds]
+        return np.array(found)
+
     def paper(self, *names: str, **words: str) -> str:
         """The paper's number of one cell."""
         return _spread(self.cell(*names, **words), "paper")

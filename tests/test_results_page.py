@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from benchmarks import alone, curves, results_page, tables
 from benchmarks.results_page import DOCS, Page, render
@@ -130,6 +131,26 @@ def test_numbers_of_several_cells_and_rounds_are_computed_with(tmp_path: Path) -
     assert page.found("curves").shape == (1, 2, 2)
     with pytest.raises(ValueError, match=r"no cell of \('t',\) has \['Z'\]"):
         page.every("ours", "t", method=("A", "Z"))
+
+
+def test_a_bound_in_words_is_rounded_up(tmp_path: Path) -> None:
+    page = Page(tmp_path)
+    assert page.within(np.array([0.5, -2.1])) == "3"
+    assert page.within(np.array([[0.5], [1.14]]), 0.2, digits=1) == "1.2"
+    assert page.within(0.3 - 0.1 + 1, digits=1) == "1.2"  # what floats add is not rounded up
+
+
+def test_rounds_of_a_curve_and_costs_can_be_computed_with(tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text(json.dumps({"own": {"run": {"1": [1.0, 2.0], "2": [3.0, 4.0], "3": [5.0, 6.0]}}}))
+    write(tmp_path, "t", cell("A", 70.0, 71.0), cell("B", 70.0, 72.0))
+    runs = {"s-fedavg": {"seconds": 0.5}, "s-moon": {"seconds": 1.0}}
+    others = {"d-fedavg": {"seconds": 0.25}, "d-moon": {"seconds": 0.75}, "d-fpl": {"seconds": 0.3}}
+    (tmp_path / "alone.json").write_text(json.dumps({"t": runs, "u": {"s-fccl+": {"seconds": 5.0}}, "v": others}))
+    page = Page(tmp_path)
+    assert page.curve("c", "own", "run", rounds=range(2, 4)).tolist() == [[3.0, 4.0], [5.0, 6.0]]
+    assert page.sent("t", method="A") == 1.5
+    assert page.slower([("t", "u"), ("v",)], "MOON").tolist() == [2.0, 3.0]
+    assert page.slower([("t", "u"), ("v",)], "FPL", "FCCL+").tolist() == [10.0, 1.2]
 
 
 @pytest.mark.parametrize("name", tables.TABLES)
