@@ -36,6 +36,7 @@ TABLES = {
     "mp-fedcl-table5-high-rate": "mp-fedcl/table5 --variant high-rate --eval-every 10",
     "mp-fedcl-table5-fedpcl-head": f"mp-fedcl/table5 {HEAD}",
     "mp-fedcl-table6": "mp-fedcl/table6 --only digit-5,office-10 --eval-every 10",
+    "mp-fedcl-table6-high-rate": "mp-fedcl/table6 --only digit-5,office-10 --variant high-rate --eval-every 10",
     "mp-fedcl-table6-fedpcl-head": f"mp-fedcl/table6 --only mnist,digit-5,office-10 {HEAD}",
     "mp-fedcl-table7": "mp-fedcl/table7 --eval-every 10",
     "mp-fedcl-table7-high-rate": "mp-fedcl/table7 --variant high-rate --eval-every 10",
