@@ -27,7 +27,7 @@ from protofed.use.add_class import read_held_out
 from protofed.use.card import Rule
 from protofed.use.export import export
 
-from .runs import digits, plan, play
+from .runs import arrays, digits, plan, play
 
 RULES: tuple[Rule, ...] = get_args(Rule)
 
@@ -158,11 +158,46 @@ def test_what_cannot_be_exported(tmp_path: Path) -> None:
     folder.rounds.write_text("")
     with pytest.raises(UserError, match="has 0 rounds, its checkpoint 2"):
         export(folder)
-    (folder.path / "flower.json").write_text("{}")
-    with pytest.raises(UserError, match="over Flower"):
-        export(folder)
+    with pytest.raises(UserError, match=r"--data: 'digits' .* names its data itself"):
+        export(folder, data="digits")
     with pytest.raises(UserError, match=r"--client: 3 .* from 0 to 2"):
         export(play(tmp_path / "run", plan()), client=3)
+
+
+def over_flower(folder: RunFolder, classes: str = "0123456789") -> RunFolder:
+    """The same folder as if its clients had been elsewhere."""
+    label = {"run": "ab", "classes": list(classes), "domains": ["digits"], "shapes": [[1, 8, 8]] * 3}
+    (folder.path / "flower.json").write_text(json.dumps(label))
+    return folder
+
+
+@pytest.mark.parametrize("method", ["fedavg", "mp-fedcl", "fedplcc"])
+def test_a_federations_run_is_exported_with_images_of_its_classes(method: str, tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    here = play(tmp_path / "run", plan(method))
+    model = export(here).predictor
+    there = export(over_flower(here), data=f"npz:{arrays(tmp_path / 'some.npz', 0, 120)}").predictor
+    assert there.card.classes == model.card.classes
+    assert there.card.whose == "averaged"
+    assert 0 < there.card.held_out["images"] < model.card.held_out["images"]
+    for name, tensor in model.state.items():
+        assert torch.equal(tensor, there.state[name])
+    same = there.pool.flat()["vectors"].equal(model.pool.flat()["vectors"])
+    assert same == (method != "fedavg")  # which shares no prototypes: they are class means, here of these images
+    assert method != "fedavg" or bool((there.pool.clients == -1).all())
+
+
+def test_what_cannot_be_exported_of_a_federation(tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    folder = over_flower(play(tmp_path / "averaged", plan("fedavg")))
+    with pytest.raises(UserError, match=r"images are at its clients: .* --data"):
+        export(folder)
+    with pytest.raises(UserError, match="clients keep their own models"):
+        export(folder, client=0, data="digits")
+    with pytest.raises(UserError, match=r"classes: .* here there are also \['2', "):
+        export(over_flower(folder, "01"), data="digits")
+    with pytest.raises(UserError, match="clients keep their own models"):
+        export(over_flower(play(tmp_path / "own", plan("fedproto"))), data="digits")
 
 
 def test_only_so_many_features_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,14 @@ def export_command(
             "--client", help="Whose own model. [default: the averaged one or, if there is none, the largest client's]"
         ),
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            metavar="PATH|NAME",
+            help="Of a federation's run: images of its classes, to measure the model with; a folder, an npz file or a dataset.",
+        ),
+    ] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx; needs protofed[onnx].")] = False,
     as_json: Json = False,
 ) -> None:
@@ -44,7 +52,7 @@ def export_command(
     from protofed.use.export import export
 
     refuse_existing(out)
-    made = export(RunFolder.open(folder), client)
+    made = export(RunFolder.open(folder), client, data and dataset_at(data))
     made.write(out, onnx)
     card = made.predictor.card
     if as_json:

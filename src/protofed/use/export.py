@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protofed.data.federation import Client
+from protofed.data.federation import Client, Federation
 from protofed.engines.group import Group, State
 from protofed.errors import UserError
 from protofed.evaluation import Evaluator
+from protofed.experiment import Experiment
 from protofed.methods import parameters
 from protofed.models import MODELS
 from protofed.models.normalised_head import NormalisedHead
@@ -23,7 +24,7 @@ from protofed.prototypes import Prototypes, class_means
 from protofed.randomness import generator
 from protofed.results.folder import RunFolder
 from protofed.results.result import summarise
-from protofed.runner import Run
+from protofed.runner import Run, federation_of
 from protofed.use import refusal
 from protofed.use.card import RULES, TRAINING, Card
 from protofed.use.pool import Pool
@@ -53,12 +54,21 @@ class Exported:
             self.predictor.write(path, self.held_out)
 
 
-def restored(folder: RunFolder) -> Run:
-    """The run of a folder as its last checkpoint has it, on the CPU; the folder, whose run may go on, is only read."""
-    if (folder.path / "flower.json").is_file():
-        raise UserError("DIR", str(folder.path), "a run over Flower keeps data and models at its clients")
-    plain: dict[str, Any] = {"engine": "sequential", "width": None, "device": "cpu", "threads": None}
-    run = Run(dataclasses.replace(folder.experiment(), **plain))
+def restored(folder: RunFolder, data: str | None = None) -> Run:
+    """The run of a folder as its last checkpoint has it, on the CPU; the folder, whose run may go on, is only read.
+
+    Of a federation over a network nobody here has the images: `data` stand in for each client's.
+    """
+    experiment = folder.experiment()
+    elsewhere = _over_flower(folder) and experiment.engine != "flower-sim"
+    if elsewhere and data is None:
+        why = "its images are at its clients: name a client's, or others of the same classes, with --data"
+        raise UserError("DIR", str(folder.path), why)
+    if data is not None and not elsewhere:
+        raise UserError("--data", data, "it is for a federation's runs; this one names its data itself")
+    plain: dict[str, Any] = {"engine": "sequential", "width": None, "device": "cpu", "threads": None, "secure": False}
+    experiment = dataclasses.replace(experiment, dataset=data or experiment.dataset, **plain)
+    run = Run(experiment, federation=_standing_in(experiment, folder) if elsewhere else None)
     found = folder.checkpoint.load(run.engine.groups)
     if found is None:
         raise UserError("DIR", str(folder.path), "the run was cut off before its first checkpoint")
@@ -74,12 +84,13 @@ def restored(folder: RunFolder) -> Run:
     return run
 
 
-def export(folder: RunFolder, client: int | None = None) -> Exported:
+def export(folder: RunFolder, client: int | None = None, data: str | None = None) -> Exported:
     """The averaged model of a run; a client's own where that is asked for, or where there is no averaged one.
 
     Which client is then the one with the most training samples. FeSEM has an averaged model a cluster: that client's.
+    Over Flower clients keep their own; `data` are images that the averaged one is measured with.
     """
-    run = restored(folder)
+    run = restored(folder, data)
     members = run.federation.members
     if client is not None and client not in members:
         raise UserError("--client", client, f"clients are numbered from 0 to {len(members) - 1}")
@@ -87,6 +98,8 @@ def export(folder: RunFolder, client: int | None = None) -> Exported:
     group = next(group for group in run.engine.groups if chosen in group.members)
     sent = run.method.send(run.broadcast, chosen)
     averaged = client is None and set(group.own.initial) <= set(sent.weights)
+    if _over_flower(folder) and not averaged:
+        raise UserError("DIR", str(folder.path), "over Flower clients keep their own models; no other is whole")
     if averaged:
         state: State = {name: sent.weights[name] for name in group.own.initial}
         whose = "averaged" if sent is run.broadcast else f"averaged in the cluster of client {chosen}"
@@ -95,13 +108,30 @@ def export(folder: RunFolder, client: int | None = None) -> Exported:
         whose = f"client {chosen}"
     pool = _shared_pool(run)
     source = "shared by the method"
-    if pool is None:
+    if pool is None and data is not None:
+        pool = Pool.of(_class_means(run, group, [0], state).prototypes)
+        source = "class means of the images given at export: the method shares none for this"
+    elif pool is None:
         pool = _class_means(run, group, range(len(group.members)) if averaged else [group.members.index(chosen)], state)
         source = "class means of training data, computed at export: the method shares none for this"
     card = _card(run, group, chosen, pool, {"whose": whose, "source": source}, complete=folder.result.exists())
     weights = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
     own_code = None if card.model in MODELS else card.model
     return measured(Predictor(card, weights, pool, run.encoder, own_code), _held_out(run, members[chosen]))
+
+
+def _over_flower(folder: RunFolder) -> bool:
+    return (folder.path / "flower.json").is_file()
+
+
+def _standing_in(experiment: Experiment, folder: RunFolder) -> Federation:
+    """As many clients as a federation's run has, each with all of the experiment's dataset."""
+    from protofed.engines.flower.server import read_label
+
+    said = read_label(folder.path / "flower.json", experiment.clients)
+    whole = federation_of(dataclasses.replace(experiment, split="iid", clients=1, train_size=None))
+    whole = whole.named(said["classes"], whole.domains)
+    return dataclasses.replace(whole, clients=whole.clients * experiment.clients)
 
 
 def measured(predictor: Predictor, samples: HeldOut) -> Exported:
