@@ -35,9 +35,11 @@ from protofed.engines.flower import follow
 from protofed.engines.flower.app import write_app
 from protofed.engines.flower.processes import (
     CONNECTION,
+    alone,
     commands,
     connect,
     free_port,
+    hangup,
     running,
     tool,
     until_listening,
@@ -225,7 +227,7 @@ def serve(federation: Federation, ready: Callable[[], None]) -> int:
     command += ["--ssl-ca-certfile", str(server / "ca.crt"), "--ssl-certfile", str(server / "server.pem")]
     command += ["--ssl-keyfile", str(server / "server.key"), "--database", str(server / "state.db")]
     command += ["--host", federation.host, "--port", str(federation.port)]
-    with _told_to_end() as told, running(command, federation.home, log) as process:
+    with alone(log), _told_to_end() as told, running(command, federation.home, log) as process:
         until_listening(process, federation.host, federation.port, log)
         _register(federation)
         ready()
@@ -269,8 +271,8 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
     command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", config]
     command += ["--ssl-ca-certfile", str(place / "ca.crt"), "--ssl-certfile", str(place / "local.pem")]
     command += ["--ssl-keyfile", str(place / "local.key")]
-    ready()
-    with _told_to_end() as told:
+    with alone(log), _told_to_end() as told:
+        ready()
         first, welcome = time.monotonic(), False
         while True:
             began = time.monotonic()
@@ -343,7 +345,7 @@ def _told_to_end() -> Iterator[list[int]]:
     def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         told.append(number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, *hangup())}
     try:
         yield told
     finally:

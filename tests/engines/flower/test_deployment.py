@@ -16,6 +16,7 @@ from engines.flower.federation import alive, descendants, federation, until
 from engines.flower.test_rounds import assert_same, sequential
 from protofed.deployment import Federation
 from protofed.engines.flower.client import Owner
+from protofed.engines.flower.processes import alone, running
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 
@@ -62,6 +63,42 @@ with running(["sleep", "60"], Path({str(tmp_path)!r}), Path({str(tmp_path / "log
         assert alive(started)
         starter.kill()
     until(lambda: not alive(started), 10)
+
+
+SPAWNS = "import subprocess, sys; subprocess.Popen(['sleep', '60'], start_new_session=True).wait()"
+"""A process like Flower's SuperLink: its child is in a session of its own, and stays when it ends."""
+
+
+def sleeper(process: int) -> int:
+    until(lambda: [pid for pid in descendants(process) if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"], 10)
+    (found,) = descendants(process)
+    return found
+
+
+def test_a_process_is_stopped_with_those_in_other_sessions(tmp_path: Path) -> None:
+    with running([sys.executable, "-c", SPAWNS], tmp_path, tmp_path / "log") as process:
+        child = sleeper(process.pid)
+    assert not alive(child)
+
+
+def test_what_a_killed_one_left_is_stopped_at_the_next_start(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with running(["sleep", "60"], tmp_path, tmp_path / "other") as other:
+        with running([sys.executable, "-c", SPAWNS], tmp_path, log) as process:
+            child = sleeper(process.pid)
+            process.kill()
+            process.wait()
+            assert alive(child)
+            with running(["sleep", "60"], tmp_path, log):
+                assert not alive(child)
+        assert alive(other.pid)
+
+
+def test_there_is_one_of_each(tmp_path: Path) -> None:
+    with alone(tmp_path / "log"), pytest.raises(UserError, match="running already"), alone(tmp_path / "log"):
+        pass
+    with alone(tmp_path / "log"):
+        pass
 
 
 def test_init_makes_keys_that_only_their_owner_reads(tmp_path: Path) -> None:

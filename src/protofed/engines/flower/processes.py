@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from protofed.errors import LostError
+from protofed.errors import LostError, UserError
 
 PATIENCE = 60.0
 """Seconds until a process must be ready."""
@@ -28,6 +29,8 @@ Ask = Callable[..., dict[str, Any]]
 PARENT_DIED = 1
 """What prctl calls the choice of a signal for it."""
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+MARK = "PROTOFED_STARTED_FOR"
+"""Names, in the environment of all that is started below one process of ours, its log."""
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -62,12 +65,27 @@ def free_port() -> int:
 
 
 @contextmanager
+def alone(log: Path) -> Iterator[None]:
+    """Refuse to be a second one of what writes this log."""
+    with log.open("ab") as claim:
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError("DIR", str(log.parent), "it is running already") from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+
+
+@contextmanager
 def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process and its children in a group of their own; none of them is left at the end, nor if we are killed."""
+    """A process and its children, none of which is left at the end; nor are those of an earlier one that was killed."""
+    mark = str(log.resolve())
+    _stop(mark)
     with log.open("ab") as file:
         process = subprocess.Popen(
             command,
-            env=environment(home),
+            env=environment(home) | {MARK: mark},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -77,7 +95,12 @@ def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subproces
         try:
             yield process
         finally:
-            stop(process)
+            _stop(mark, process)
+
+
+def hangup() -> list[signal.Signals]:
+    """The signal of a terminal that is closed, unless nohup has it ignored."""
+    return [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
 
 
 def end_with_parent() -> None:
@@ -86,20 +109,40 @@ def end_with_parent() -> None:
         LIBC.prctl(PARENT_DIED, signal.SIGTERM)
 
 
-def stop(process: subprocess.Popen[Any]) -> None:
-    """End a process and all of its group."""
-    for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        until = time.monotonic() + seconds
+def _stop(mark: str, process: subprocess.Popen[Any] | None = None) -> None:
+    """End a process with its group, and all that bear a mark."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+        for pid in _marked(mark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        until = time.monotonic() + GRACE
         while time.monotonic() < until:
-            process.poll()
-            try:
-                os.killpg(process.pid, 0)
-            except ProcessLookupError:
-                process.wait()
+            if not _marked(mark) and (process is None or _gone(process)):
                 return
             time.sleep(0.05)
+
+
+def _gone(process: subprocess.Popen[Any]) -> bool:
+    """Whether nothing of its group is left."""
+    process.poll()
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def _marked(mark: str) -> list[int]:
+    """The processes with this in their environment, in whatever session Flower put them; on Linux, which tells."""
+    said, found = os.fsencode(f"{MARK}={mark}"), []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it is another user's, or has ended
+            if said in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
 
 
 def until_listening(process: subprocess.Popen[bytes], host: str, port: int, log: Path) -> None:
@@ -155,7 +198,8 @@ def commands(home: Path) -> Iterator[Ask]:
     try:
         yield ask
     finally:
-        stop(process)
+        process.kill()  # it has started nothing
+        process.wait()
 
 
 def tool(name: str) -> str:
