@@ -167,6 +167,7 @@ def _follow(
     again: str,
 ) -> None:
     """Play, showing every round, then the result."""
+    from protofed.engines.flower.processes import interruptible
     from protofed.engines.flower.server import check
     from protofed.methods import method_class
     from protofed.results.progress import Standing, progress, told_score
@@ -186,7 +187,8 @@ def _follow(
         shown.tell(new)
 
     def run() -> Result:
-        play(each)
+        with interruptible():
+            play(each)
         return Result.read(path)
 
     finish(run, shown, path, as_json, again)

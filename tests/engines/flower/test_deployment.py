@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import stat
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from engines.flower.federation import alive, descendants, federation, until
 from engines.flower.test_rounds import assert_same, sequential
 from protofed.deployment import Federation
 from protofed.engines.flower.client import Owner
-from protofed.engines.flower.processes import alone, running
+from protofed.engines.flower.processes import alone, interruptible, running
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 
@@ -99,6 +100,32 @@ def test_there_is_one_of_each(tmp_path: Path) -> None:
         pass
     with alone(tmp_path / "log"):
         pass
+
+
+@pytest.mark.parametrize("how", [signal.SIGHUP, signal.SIGTERM])
+def test_a_closed_terminal_interrupts_as_ctrl_c_does(how: signal.Signals) -> None:
+    stopped = []
+
+    def play() -> None:
+        try:
+            signal.raise_signal(how)
+        finally:
+            signal.raise_signal(signal.SIGHUP)  # while the run is being stopped
+            stopped.append(True)
+
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        play()
+    assert stopped
+    assert signal.getsignal(how) == signal.SIG_DFL
+
+
+def test_what_nohup_has_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_init_makes_keys_that_only_their_owner_reads(tmp_path: Path) -> None:

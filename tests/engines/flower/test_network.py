@@ -181,12 +181,13 @@ def test_a_run_that_fails_or_is_stopped_says_so(tmp_path: Path) -> None:
         assert "finished, failed" in outcome.err
         made.client(0)
         made.client(1)
-        with playing(made, "run", **BASE, rounds=100) as run:
-            until(lambda: rounds(made) >= 1, 120)
-            run.send_signal(signal.SIGINT)
-            assert run.wait(60) == 130
+        for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with playing(made, f"run-{how.name}", **BASE, rounds=100) as run:
+                until(lambda how=how: rounds(made, f"run-{how.name}") >= 1, 120)
+                run.send_signal(how)
+                assert run.wait(60) == 130
         state = json.loads(succeed(tmp_path, "deploy", "status", "federation", "--json").out)
-        assert sorted(run["status"] for run in state["runs"]) == ["finished:failed", "finished:stopped"]
+        assert sorted(run["status"] for run in state["runs"]) == ["finished:failed", *3 * ["finished:stopped"]]
 
 
 def test_a_server_that_ends_during_a_run_leaves_nothing(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from protofed.errors import LostError, UserError
@@ -101,6 +102,24 @@ def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subproces
 def hangup() -> list[signal.Signals]:
     """The signal of a terminal that is closed, unless nohup has it ignored."""
     return [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """TERM and a closed terminal interrupt as Ctrl-C does; once, for a terminal says it twice."""
+    signals = [signal.SIGTERM, *hangup()]
+
+    def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        for one in signals:
+            signal.signal(one, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def end_with_parent() -> None:
