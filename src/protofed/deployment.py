@@ -40,6 +40,7 @@ from protofed.engines.flower.processes import (
     connect,
     free_port,
     hangup,
+    require_free,
     running,
     tool,
     until_listening,
@@ -227,11 +228,13 @@ def serve(federation: Federation, ready: Callable[[], None]) -> int:
     command += ["--ssl-ca-certfile", str(server / "ca.crt"), "--ssl-certfile", str(server / "server.pem")]
     command += ["--ssl-keyfile", str(server / "server.key"), "--database", str(server / "state.db")]
     command += ["--host", federation.host, "--port", str(federation.port)]
-    with alone(log), _told_to_end() as told, running(command, federation.home, log) as process:
-        until_listening(process, federation.host, federation.port, log)
-        _register(federation)
-        ready()
-        return _until(process, told, log)
+    with alone(log), _told_to_end() as told:
+        require_free(federation.host, federation.port)
+        with running(command, federation.home, log) as process:
+            until_listening(process, federation.host, federation.port, log)
+            _register(federation)
+            ready()
+            return _until(process, told, log)
 
 
 def _register(federation: Federation) -> None:

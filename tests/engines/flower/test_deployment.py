@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from engines.flower.federation import alive, descendants, federation, until
 from engines.flower.test_rounds import assert_same, sequential
 from protofed.deployment import Federation
 from protofed.engines.flower.client import Owner
-from protofed.engines.flower.processes import alone, interruptible, running
+from protofed.engines.flower.processes import alone, interruptible, require_free, running
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 
@@ -90,7 +91,7 @@ def test_what_a_killed_one_left_is_stopped_at_the_next_start(tmp_path: Path) -> 
             process.kill()
             process.wait()
             assert alive(child)
-            with running(["sleep", "60"], tmp_path, log):
+            with alone(log):
                 assert not alive(child)
         assert alive(other.pid)
 
@@ -100,6 +101,17 @@ def test_there_is_one_of_each(tmp_path: Path) -> None:
         pass
     with alone(tmp_path / "log"):
         pass
+
+
+def test_a_port_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        succeed(tmp_path, "deploy", "init", "federation", "--clients", "1", "--port", str(port))
+        outcome = invoke(tmp_path, "deploy", "server", "federation")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == f"error: port: {port} is not usable; it is in use on 127.0.0.1\n"
+    with pytest.raises(UserError, match="no server can listen there"):
+        require_free("203.0.113.1", port)
 
 
 @pytest.mark.parametrize("how", [signal.SIGHUP, signal.SIGTERM])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -67,26 +68,26 @@ def free_port() -> int:
 
 @contextmanager
 def alone(log: Path) -> Iterator[None]:
-    """Refuse to be a second one of what writes this log."""
+    """Refuse to be a second one of what writes this log, and stop what an earlier one has left that was killed."""
     with log.open("ab") as claim:
         try:
             fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError("DIR", str(log.parent), "it is running already") from None
-        except OSError:  # a file system without locks
+        except OSError:  # a file system without locks, where it might be another's
             pass
+        else:
+            _stop(log)
         yield
 
 
 @contextmanager
 def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process and its children, none of which is left at the end; nor are those of an earlier one that was killed."""
-    mark = str(log.resolve())
-    _stop(mark)
+    """A process and all that it starts, in whatever session; none of them is left at the end."""
     with log.open("ab") as file:
         process = subprocess.Popen(
             command,
-            env=environment(home) | {MARK: mark},
+            env=environment(home) | {MARK: str(log.resolve())},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -96,7 +97,7 @@ def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subproces
         try:
             yield process
         finally:
-            _stop(mark, process)
+            _stop(log, process)
 
 
 def hangup() -> list[signal.Signals]:
@@ -128,18 +129,18 @@ def end_with_parent() -> None:
         LIBC.prctl(PARENT_DIED, signal.SIGTERM)
 
 
-def _stop(mark: str, process: subprocess.Popen[Any] | None = None) -> None:
-    """End a process with its group, and all that bear a mark."""
+def _stop(log: Path, process: subprocess.Popen[Any] | None = None) -> None:
+    """End a process with its group, and all that bears the mark of its log."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
-        for pid in _marked(mark):
+        for pid in _marked(log):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
         until = time.monotonic() + GRACE
         while time.monotonic() < until:
-            if not _marked(mark) and (process is None or _gone(process)):
+            if not _marked(log) and (process is None or _gone(process)):
                 return
             time.sleep(0.05)
 
@@ -154,14 +155,27 @@ def _gone(process: subprocess.Popen[Any]) -> bool:
     return False
 
 
-def _marked(mark: str) -> list[int]:
-    """The processes with this in their environment, in whatever session Flower put them; on Linux, which tells."""
-    said, found = os.fsencode(f"{MARK}={mark}"), []
+def _marked(log: Path) -> list[int]:
+    """The processes whose environment says so, in whatever session Flower put them; on Linux, which tells."""
+    said, found = os.fsencode(f"{MARK}={log.resolve()}"), []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):  # it is another user's, or has ended
             if said in path.read_bytes().split(b"\0"):
                 found.append(int(path.parent.name))
     return found
+
+
+def require_free(host: str, port: int) -> None:
+    """Refuse an address that a server cannot listen on."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server, which does not mind old ones
+            probe.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise UserError("port", port, f"it is in use on {host}") from None
+        raise UserError("host and port", f"{host} {port}", f"no server can listen there: {error.strerror}") from None
 
 
 def until_listening(process: subprocess.Popen[bytes], host: str, port: int, log: Path) -> None:
