@@ -14,6 +14,7 @@ import datetime
 import ipaddress
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from protofed.engines.flower import follow
 from protofed.engines.flower.app import write_app
+from protofed.engines.flower.owner import Says
 from protofed.engines.flower.processes import (
     CONNECTION,
     alone,
@@ -46,7 +48,7 @@ from protofed.engines.flower.processes import (
     until_listening,
 )
 from protofed.engines.flower.settings import Settings, read_nodes
-from protofed.errors import LostError, UserError, unknown
+from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment, read_yaml
 from protofed.forms import made
 from protofed.results.folder import write_atomically
@@ -63,7 +65,7 @@ CLIENT = """\
 # What this client is and allows. Its owner may change everything but the id.
 id: {id}
 server: {address}
-#data: folder:/path/to/images    # or npz:FILE, or a dataset's name; `deploy client --data` says it too
+#data: /path/to/images           # a folder or an npz file, or a dataset's name; `deploy client --data` says it too
 #data_dir: /path                 # where a dataset's files are
 #methods: [fedproto, mp-fedcl]   # any, unless given
 #rounds: 200                     # at most
@@ -263,14 +265,16 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
     if place is None:
         raise UserError("--id", number, f"{folder} has no clients/{number}/client.yaml")
     place = place.resolve()
-    says = read_yaml(place / "client.yaml")
-    if says.get("id") != number:
-        raise UserError("--id", number, f"{place / 'client.yaml'} is of client {says.get('id')}")
-    _check_data(data or says.get("data"))
+    path = place / "client.yaml"
+    says = Says.read(path, data)
+    if says.id != number:
+        raise UserError("--id", number, f"{path} is of client {says.id}")
+    if says.server is None or not re.fullmatch(r".+:[0-9]{1,5}", says.server):
+        raise UserError(f"{path}: server", says.server, "it must be the server's address, as HOST:PORT")
     log = place / "supernode.log"
-    config = f'client="{place / "client.yaml"}"' + (f' data="{data}"' if data else "")
+    config = f'client="{path}"' + (f' data="{says.data}"' if says.data else "")
     command = [sys.executable, "-P", NODE, "--root-certificates", str(place / "ca.crt")]
-    command += ["--superlink", str(says["server"]), "--auth-supernode-private-key", str(place / "key")]
+    command += ["--superlink", says.server, "--auth-supernode-private-key", str(place / "key")]
     command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", config]
     command += ["--ssl-ca-certfile", str(place / "ca.crt"), "--ssl-certfile", str(place / "local.pem")]
     command += ["--ssl-keyfile", str(place / "local.key")]
@@ -290,18 +294,6 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
             _pause(told, PAUSE)
             if told:
                 return 0
-
-
-def _check_data(data: str | None) -> None:
-    """A client whose own data is not there would be online, and fail in every run."""
-    kind, _, path = (data or "").partition(":")
-    if path and not Path(path).exists():
-        raise UserError("--data", data, f"there is no {path}")
-    if data and not path:
-        from protofed.data import DATASETS  # and torch, which a client that brings no dataset's name does not wait for
-
-        if kind not in DATASETS:
-            raise unknown("--data", kind, DATASETS)
 
 
 def check(federation: Federation, experiment: Experiment) -> None:

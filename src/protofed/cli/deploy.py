@@ -79,16 +79,7 @@ def client_command(
     _need_flower()
     from protofed import deployment
 
-    raise typer.Exit(
-        deployment.join(folder, number, _dataset(data), lambda: print(f"client {number} is running", flush=True))
-    )
-
-
-def _dataset(data: str | None) -> str | None:
-    """A path as the dataset that it is."""
-    if data is None or ":" in data or not Path(data).exists():
-        return data
-    return f"{'folder' if Path(data).is_dir() else 'npz'}:{Path(data).resolve()}"
+    raise typer.Exit(deployment.join(folder, number, data, lambda: print(f"client {number} is running", flush=True)))
 
 
 @group.command("run")

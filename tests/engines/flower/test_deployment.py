@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import stat
@@ -18,6 +19,7 @@ from engines.flower.federation import alive, descendants, federation, until
 from engines.flower.test_rounds import assert_same, sequential
 from protofed.deployment import Federation
 from protofed.engines.flower.client import Owner
+from protofed.engines.flower.owner import Says
 from protofed.engines.flower.processes import alone, interruptible, require_free, running
 from protofed.errors import UserError
 from protofed.experiment import Experiment
@@ -167,6 +169,7 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
         (("server", "nowhere"), "federation.yaml"),
         (("client", "federation", "--id", "7"), "--id"),
         (("client", "federation", "--id", "1", "--data", "npz:none.npz"), "there is no none.npz"),
+        (("client", "federation", "--id", "1", "--data", "none.npz"), "there is no none.npz"),
         (("client", "federation", "--id", "1", "--data", "digit"), "did you mean 'digits'"),
         (("run", "federation", "nowhere.yaml"), "nowhere.yaml"),
         (("run", "federation", "experiment.yaml"), "--clients"),
@@ -209,9 +212,47 @@ def test_a_federation_that_is_none_is_one_error(tmp_path: Path, text: str, messa
         ("id: 1\nmethods: 5\n", "methods: 5"),
         ("id: 1\nsend: [1]\n", r"send: \[1\]"),
         ("id: 1\nmethod: fedavg\n", "did you mean 'methods'"),
+        ("id: 1\nrounds: many\n", "rounds: 'many'"),
+        ("id: 1\nsend: [everything]\n", "send: 'everything'"),
+        ("id: 1\ndata: 5\n", "data: 5"),
+        ("id: 1\ndata: none.npz\n", "data: .*there is no none.npz"),
+        ("id: 1\ndata: digit\n", "did you mean 'digits'"),
     ],
 )
 def test_an_owner_who_says_what_cannot_be_is_told(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "client.yaml").write_text(text)
     with pytest.raises(UserError, match=rf"client\.yaml.*{message}"):
         Owner.of({"client": str(tmp_path / "client.yaml")})
+    outcome = invoke(tmp_path, "deploy", "client", ".", "--id", "1")
+    assert outcome.code == 2
+    assert len(outcome.err.splitlines()) == 1
+    assert re.search(message, outcome.err)
+
+
+@pytest.mark.parametrize(
+    "text", ["id: 1\n", "id: 1\nserver: here\n", "id: 1\nserver: here:port\n", "id: 1\nserver: 7\n"]
+)
+def test_a_client_that_does_not_know_its_server_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "client.yaml").write_text(text)
+    outcome = invoke(tmp_path, "deploy", "client", ".", "--id", "1")
+    assert outcome.code == 2
+    assert "client.yaml: server" in outcome.err
+
+
+def test_data_is_a_path_or_a_name_wherever_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "site.npz").touch()
+    (tmp_path / "images").mkdir()
+    (tmp_path / "digits").mkdir()  # does not hide the dataset
+    for said, meant in (
+        (f"{tmp_path}/site.npz", f"npz:{tmp_path}/site.npz"),
+        ("npz:site.npz", f"npz:{tmp_path}/site.npz"),
+        ("images", f"folder:{tmp_path}/images"),
+        ("./digits", f"folder:{tmp_path}/digits"),
+        ("digits", "digits"),
+    ):
+        path = tmp_path / "client.yaml"
+        path.write_text(f"id: 1\ndata: {said}\n")
+        assert Says.read(path).data == meant
+        path.write_text("id: 1\n")
+        assert Owner.of({"client": str(path), "data": said}).data == meant
