@@ -47,7 +47,7 @@ from protofed.engines.flower.processes import (
     tool,
     until_listening,
 )
-from protofed.engines.flower.settings import Settings, read_nodes
+from protofed.engines.flower.settings import Settings, read_nodes, toml
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment, read_yaml
 from protofed.forms import made
@@ -272,7 +272,7 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
     if says.server is None or not re.fullmatch(r".+:[0-9]{1,5}", says.server):
         raise UserError(f"{path}: server", says.server, "it must be the server's address, as HOST:PORT")
     log = place / "supernode.log"
-    config = f'client="{path}"' + (f' data="{says.data}"' if says.data else "")
+    config = f"client={toml(str(path))}" + (f" data={toml(says.data)}" if says.data else "")
     command = [sys.executable, "-P", NODE, "--root-certificates", str(place / "ca.crt")]
     command += ["--superlink", says.server, "--auth-supernode-private-key", str(place / "key")]
     command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", config]

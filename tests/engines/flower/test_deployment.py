@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from cli.helpers import everything_in, invoke, succeed
 from engines.flower.federation import alive, descendants, federation, until
 from engines.flower.test_rounds import assert_same, sequential
 from protofed.deployment import Federation
+from protofed.engines.flower.app import write_app
 from protofed.engines.flower.client import Owner
 from protofed.engines.flower.owner import Says
-from protofed.engines.flower.processes import alone, interruptible, require_free, running
+from protofed.engines.flower.processes import alone, connect, interruptible, require_free, running
+from protofed.engines.flower.settings import Settings, toml
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 
@@ -237,6 +240,23 @@ def test_a_client_that_does_not_know_its_server_is_refused(tmp_path: Path, text:
     outcome = invoke(tmp_path, "deploy", "client", ".", "--id", "1")
     assert outcome.code == 2
     assert "client.yaml: server" in outcome.err
+
+
+ODD = 'O\'Neil "x" \\ é = #1\n\x7f'
+"""What a folder may be called."""
+
+
+def test_folders_may_be_called_anything(tmp_path: Path) -> None:
+    from flwr.common.config import parse_config_args
+
+    write_app(tmp_path / "app", Experiment(method=f"{ODD}.py:Mine"), Settings(out=ODD))
+    project = tomllib.loads((tmp_path / "app/pyproject.toml").read_text())
+    assert project["tool"]["flwr"]["app"]["config"]["out"] == ODD
+    assert ODD in project["project"]["description"]
+    connect(tmp_path, "127.0.0.1:1", tmp_path / ODD)
+    said = tomllib.loads((tmp_path / "config.toml").read_text())
+    assert said["superlink"]["protofed"]["root-certificates"] == str(tmp_path / ODD)
+    assert parse_config_args([f"client={toml(ODD)} data={toml(ODD)}"]) == {"client": ODD, "data": ODD}
 
 
 def test_data_is_a_path_or_a_name_wherever_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from protofed.engines.flower.settings import toml
 from protofed.errors import LostError, UserError
 
 PATIENCE = 60.0
@@ -53,7 +54,7 @@ def environment(home: Path) -> dict[str, str]:
 def connect(home: Path, address: str, authority: Path | None) -> None:
     """Tell Flower's commands where the SuperLink is."""
     home.mkdir(parents=True, exist_ok=True)
-    how = "insecure = true" if authority is None else f'root-certificates = "{authority}"'
+    how = "insecure = true" if authority is None else f"root-certificates = {toml(str(authority))}"
     text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{address}"\n{how}\n'
     (home / "config.toml").write_text(text, encoding="utf-8")
 
