@@ -13,8 +13,10 @@ import dataclasses
 import datetime
 import ipaddress
 import json
+import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -59,12 +61,13 @@ LASTS = 20.0
 """A connection that lasts so many seconds was one; from then on a client tries until it is told to end."""
 PAUSE = 5.0
 """Seconds between two attempts."""
+LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+"""A part of the name of a machine."""
 NODE = str(Path(follow.__file__).with_name("node.py"))
 
 CLIENT = """\
 # What this client is and allows. Its owner may change everything but the id.
-id: {id}
-server: {address}
+{facts}
 #data: /path/to/images           # a folder or an npz file, or a dataset's name; `deploy client --data` says it too
 #data_dir: /path                 # where a dataset's files are
 #methods: [fedproto, mp-fedcl]   # any, unless given
@@ -101,7 +104,7 @@ class Federation:
     @property
     def address(self) -> str:
         """Where clients find the server."""
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def server(self) -> Path:
@@ -121,15 +124,35 @@ class Federation:
 def init(federation: Federation) -> None:
     """Make the folder, with all certificates and keys; what is there is never written over."""
     folder = federation.folder
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError("DIR", str(folder), "it is not empty; name a new folder")
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError("DIR", str(folder), "it is a file, or not empty; name a new folder")
     if federation.clients < 1:
         raise UserError("--clients", federation.clients, "it must be 1 or more")
+    if not _is_host(federation.host):
+        raise UserError(
+            "--host", federation.host, "it must be an address, or a name of at most 64 letters, digits, . and -"
+        )
     if not 1 <= federation.port <= 65535:
         raise UserError("--port", federation.port, "it must be from 1 to 65535")
     if not 1 <= federation.minimum <= federation.clients:
         raise UserError("--minimum", federation.minimum, f"it must be from 1 to {federation.clients}")
-    folder.mkdir(parents=True, exist_ok=True)
+    if not 0 < federation.deadline < math.inf:
+        raise UserError("--deadline", federation.deadline, "it must be a number of seconds above 0")
+    if not 0 <= federation.wait < math.inf:
+        raise UserError("--wait", federation.wait, "it must be a number of seconds, 0 or more")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError("DIR", str(folder), f"it cannot be made: {error.strerror}") from None
+    try:
+        _fill(federation)
+    except BaseException:  # so that the same command works again
+        shutil.rmtree(folder)
+        raise
+
+
+def _fill(federation: Federation) -> None:
+    """Write certificates, keys and configuration."""
     federation.server.mkdir(mode=0o700)
     (federation.server / "keys").mkdir()
     authority = _authority(federation.days)
@@ -147,9 +170,19 @@ def init(federation: Federation) -> None:
         )
         _write(place / "ca.crt", authority[0].public_bytes(Encoding.PEM))
         _certify(place, "local", "127.0.0.1", authority, federation.days)
-        _write(place / "client.yaml", CLIENT.format(id=number, address=federation.address).encode())
+        facts = yaml.safe_dump({"id": number, "server": federation.address}).strip()
+        _write(place / "client.yaml", CLIENT.format(facts=facts).encode())
     says = {k: v for k, v in dataclasses.asdict(federation).items() if k != "folder"}
-    _write(folder / "federation.yaml", yaml.safe_dump(says, sort_keys=False).encode())
+    _write(federation.folder / "federation.yaml", yaml.safe_dump(says, sort_keys=False).encode())
+
+
+def _is_host(host: str) -> bool:
+    """Whether clients can find a server there, and a certificate name it."""
+    try:
+        ipaddress.ip_address(host)
+        return "%" not in host
+    except ValueError:
+        return len(host) <= 64 and all(re.fullmatch(LABEL, label) for label in host.split("."))
 
 
 def _authority(days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

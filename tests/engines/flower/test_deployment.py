@@ -18,7 +18,7 @@ import pytest
 from cli.helpers import everything_in, invoke, succeed
 from engines.flower.federation import alive, descendants, federation, until
 from engines.flower.test_rounds import assert_same, sequential
-from protofed.deployment import Federation
+from protofed.deployment import Federation, init
 from protofed.engines.flower.app import write_app
 from protofed.engines.flower.client import Owner
 from protofed.engines.flower.owner import Says
@@ -165,10 +165,17 @@ def test_init_makes_keys_that_only_their_owner_reads(tmp_path: Path) -> None:
 def test_wrong_input_is_one_line(tmp_path: Path) -> None:
     succeed(tmp_path, "deploy", "init", "federation", "--clients", "2")
     (tmp_path / "experiment.yaml").write_text("method: fedproto\nclients: 3\n")
+    other = ("init", "other", "--clients", "2")
     for words, why in (
         (("init", "other", "--clients", "0"), "--clients"),
         (("init", "other", "--clients", "2", "--minimum", "3"), "--minimum"),
         (("init", "other", "--clients", "2", "--port", "70000"), "--port"),
+        *(((*other, "--host", host), "--host") for host in ("", 65 * "a", "é.org", "bad host!", "a..b", "fe80::1%lo")),
+        ((*other, "--deadline", "-5"), "--deadline"),
+        ((*other, "--deadline", "inf"), "--deadline"),
+        ((*other, "--wait", "nan"), "--wait"),
+        (("init", "experiment.yaml", "--clients", "2"), "it is a file"),
+        (("init", "experiment.yaml/below", "--clients", "2"), "it cannot be made"),
         (("server", "nowhere"), "federation.yaml"),
         (("client", "federation", "--id", "7"), "--id"),
         (("client", "federation", "--id", "1", "--data", "npz:none.npz"), "there is no none.npz"),
@@ -182,6 +189,23 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
         assert len(outcome.err.splitlines()) == 1
         assert why in outcome.err
     assert not (tmp_path / "other").exists()
+
+
+def test_what_init_could_not_finish_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("protofed.deployment._certify", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        init(Federation(tmp_path / "federation", 2))
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_address_with_colons_has_brackets(tmp_path: Path) -> None:
+    succeed(tmp_path, "deploy", "init", "federation", "--clients", "1", "--host", "::1")
+    assert "server: '[::1]:9092'\n" in (tmp_path / "federation/clients/0/client.yaml").read_text()
+    assert Says.read(tmp_path / "federation/clients/0/client.yaml").server == "[::1]:9092"
+    assert Federation.open(tmp_path / "federation").address == "[::1]:9092"
 
 
 def test_status_without_a_server_says_so(tmp_path: Path) -> None:
