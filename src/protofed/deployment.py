@@ -18,6 +18,8 @@ import os
 import re
 import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -29,9 +31,17 @@ from typing import Any
 
 import yaml
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_ssh_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from protofed.engines.flower import follow
@@ -302,8 +312,10 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
     says = Says.read(path, data)
     if says.id != number:
         raise UserError("--id", number, f"{path} is of client {says.id}")
-    if says.server is None or not re.fullmatch(r".+:[0-9]{1,5}", says.server):
+    where = re.fullmatch(r".+:([0-9]{1,5})", says.server or "")
+    if says.server is None or where is None or int(where[1]) > 65535:
         raise UserError(f"{path}: server", says.server, "it must be the server's address, as HOST:PORT")
+    _check_keys(place)
     log = place / "supernode.log"
     config = f"client={toml(str(path))}" + (f" data={toml(says.data)}" if says.data else "")
     command = [sys.executable, "-P", NODE, "--root-certificates", str(place / "ca.crt")]
@@ -312,6 +324,7 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
     command += ["--ssl-ca-certfile", str(place / "ca.crt"), "--ssl-certfile", str(place / "local.pem")]
     command += ["--ssl-keyfile", str(place / "local.key")]
     with alone(log), _told_to_end() as told:
+        _check_server(says.server, place / "ca.crt")
         ready()
         first, welcome = time.monotonic(), False
         while True:
@@ -320,6 +333,7 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
                 try:
                     return _until(process, told, log)
                 except LostError as error:
+                    _check_server(says.server, place / "ca.crt")
                     welcome = welcome or time.monotonic() - began > LASTS
                     if not welcome and time.monotonic() - first > COMES_BACK:
                         raise
@@ -327,6 +341,35 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
             _pause(told, PAUSE)
             if told:
                 return 0
+
+
+def _check_keys(place: Path) -> None:
+    """Refuse a client without its keys and certificates: Flower would try for minutes, and not say why."""
+    readers: dict[str, Callable[[bytes], object]] = {
+        "ca.crt": x509.load_pem_x509_certificate,
+        "local.pem": x509.load_pem_x509_certificate,
+        "key": lambda data: load_ssh_private_key(data, None),
+        "local.key": lambda data: load_pem_private_key(data, None),
+    }
+    for name, read in readers.items():
+        try:
+            read((place / name).read_bytes())
+        except (OSError, ValueError, TypeError, UnsupportedAlgorithm):
+            raise UserError("DIR", str(place / name), "it is not the file that `protofed deploy init` made") from None
+
+
+def _check_server(address: str, authority: Path) -> None:
+    """Refuse a server of another federation; one that does not answer may come."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        with socket.create_connection((host, int(port)), PAUSE) as line:
+            ssl.create_default_context(cafile=authority).wrap_socket(line, server_hostname=host).close()
+    except ssl.SSLCertVerificationError as error:
+        why = f"its certificate is not of this federation ({authority}): {error.verify_message}"
+        raise UserError("server", address, why) from None
+    except OSError:
+        pass
 
 
 def check(federation: Federation, experiment: Experiment) -> None:

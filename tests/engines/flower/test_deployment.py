@@ -6,10 +6,14 @@ import json
 import re
 import signal
 import socket
+import ssl
 import stat
 import subprocess
 import sys
+import threading
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +22,7 @@ import pytest
 from cli.helpers import everything_in, invoke, succeed
 from engines.flower.federation import alive, descendants, federation, until
 from engines.flower.test_rounds import assert_same, sequential
-from protofed.deployment import Federation, init
+from protofed.deployment import Federation, _check_server, init
 from protofed.engines.flower.app import write_app
 from protofed.engines.flower.client import Owner
 from protofed.engines.flower.owner import Says
@@ -257,13 +261,68 @@ def test_an_owner_who_says_what_cannot_be_is_told(tmp_path: Path, text: str, mes
 
 
 @pytest.mark.parametrize(
-    "text", ["id: 1\n", "id: 1\nserver: here\n", "id: 1\nserver: here:port\n", "id: 1\nserver: 7\n"]
+    "text",
+    [
+        "id: 1\n",
+        "id: 1\nserver: here\n",
+        "id: 1\nserver: here:port\n",
+        "id: 1\nserver: here:70000\n",
+        "id: 1\nserver: 7\n",
+    ],
 )
 def test_a_client_that_does_not_know_its_server_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "client.yaml").write_text(text)
     outcome = invoke(tmp_path, "deploy", "client", ".", "--id", "1")
     assert outcome.code == 2
     assert "client.yaml: server" in outcome.err
+
+
+@contextmanager
+def greeter(folder: Path) -> Iterator[int]:
+    """The port of somebody who has the certificate of a federation's server."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "server/server.pem", folder / "server/server.key")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            with suppress(OSError):
+                while True:
+                    near, _ = listener.accept()
+                    with near, suppress(OSError):
+                        context.wrap_socket(near, server_side=True).close()
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_a_server_of_another_federation_is_named_at_once(tmp_path: Path) -> None:
+    succeed(tmp_path, "deploy", "init", "other", "--clients", "1")
+    theirs = tmp_path / "other/clients/0/ca.crt"
+    with greeter(tmp_path / "other") as port:
+        succeed(tmp_path, "deploy", "init", "federation", "--clients", "1", "--port", str(port))
+        outcome = invoke(tmp_path, "deploy", "client", "federation", "--id", "0")
+        _check_server(f"127.0.0.1:{port}", theirs)  # no error
+    _check_server(f"127.0.0.1:{port}", theirs)  # nobody is there yet
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "its certificate is not of this federation" in outcome.err
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "key", "local.pem", "local.key"])
+def test_a_client_without_its_keys_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    succeed(tmp_path, "deploy", "init", "federation", "--clients", "1", "--port", "9")
+    path = tmp_path / "federation/clients/0" / name
+    path.write_text("junk")
+    for _ in range(2):
+        outcome = invoke(tmp_path, "deploy", "client", "federation", "--id", "0")
+        assert outcome.code == 2
+        assert len(outcome.err.splitlines()) == 1
+        assert f"{path}' is not usable" in outcome.err
+        path.unlink(missing_ok=True)
 
 
 ODD = 'O\'Neil "x" \\ é = #1\n\x7f'
