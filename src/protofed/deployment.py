@@ -268,13 +268,13 @@ def _write(path: Path, data: bytes, mode: int = 0o644) -> None:
 def serve(federation: Federation, ready: Callable[[], None]) -> int:
     """Flower's SuperLink, until it ends or is told to."""
     server, log = federation.server, federation.server / "superlink.log"
-    connect(federation.home, federation.address, server / "ca.crt")
     command = [tool("flower-superlink"), "--enable-supernode-auth", "--disable-runtime-dependency-installation"]
     command += ["--ssl-ca-certfile", str(server / "ca.crt"), "--ssl-certfile", str(server / "server.pem")]
     command += ["--ssl-keyfile", str(server / "server.key"), "--database", str(server / "state.db")]
     command += ["--host", federation.host, "--port", str(federation.port)]
     with alone(log), _told_to_end() as told:
         require_free(federation.host, federation.port)
+        connect(federation.home, federation.address, server / "ca.crt")
         with running(command, federation.home, log) as process:
             until_listening(process, federation.host, federation.port, log)
             _register(federation)
