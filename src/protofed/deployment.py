@@ -13,8 +13,13 @@ import dataclasses
 import datetime
 import ipaddress
 import json
+import math
 import os
+import re
+import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -26,24 +31,36 @@ from typing import Any
 
 import yaml
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_ssh_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from protofed.engines.flower import follow
 from protofed.engines.flower.app import write_app
+from protofed.engines.flower.owner import Says
 from protofed.engines.flower.processes import (
     CONNECTION,
+    alone,
     commands,
     connect,
     free_port,
+    hangup,
+    require_free,
     running,
     tool,
     until_listening,
 )
-from protofed.engines.flower.settings import Settings, read_nodes
-from protofed.errors import LostError, UserError, unknown
+from protofed.engines.flower.settings import Settings, read_nodes, toml
+from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment, read_yaml
 from protofed.forms import made
 from protofed.results.folder import write_atomically
@@ -54,13 +71,14 @@ LASTS = 20.0
 """A connection that lasts so many seconds was one; from then on a client tries until it is told to end."""
 PAUSE = 5.0
 """Seconds between two attempts."""
+LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+"""A part of the name of a machine."""
 NODE = str(Path(follow.__file__).with_name("node.py"))
 
 CLIENT = """\
 # What this client is and allows. Its owner may change everything but the id.
-id: {id}
-server: {address}
-#data: folder:/path/to/images    # or npz:FILE, or a dataset's name; `deploy client --data` says it too
+{facts}
+#data: /path/to/images           # a folder or an npz file, or a dataset's name; `deploy client --data` says it too
 #data_dir: /path                 # where a dataset's files are
 #methods: [fedproto, mp-fedcl]   # any, unless given
 #rounds: 200                     # at most
@@ -96,7 +114,7 @@ class Federation:
     @property
     def address(self) -> str:
         """Where clients find the server."""
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def server(self) -> Path:
@@ -116,15 +134,35 @@ class Federation:
 def init(federation: Federation) -> None:
     """Make the folder, with all certificates and keys; what is there is never written over."""
     folder = federation.folder
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError("DIR", str(folder), "it is not empty; name a new folder")
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError("DIR", str(folder), "it is a file, or not empty; name a new folder")
     if federation.clients < 1:
         raise UserError("--clients", federation.clients, "it must be 1 or more")
+    if not _is_host(federation.host):
+        raise UserError(
+            "--host", federation.host, "it must be an address, or a name of at most 64 letters, digits, . and -"
+        )
     if not 1 <= federation.port <= 65535:
         raise UserError("--port", federation.port, "it must be from 1 to 65535")
     if not 1 <= federation.minimum <= federation.clients:
         raise UserError("--minimum", federation.minimum, f"it must be from 1 to {federation.clients}")
-    folder.mkdir(parents=True, exist_ok=True)
+    if not 0 < federation.deadline < math.inf:
+        raise UserError("--deadline", federation.deadline, "it must be a number of seconds above 0")
+    if not 0 <= federation.wait < math.inf:
+        raise UserError("--wait", federation.wait, "it must be a number of seconds, 0 or more")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError("DIR", str(folder), f"it cannot be made: {error.strerror}") from None
+    try:
+        _fill(federation)
+    except BaseException:  # so that the same command works again
+        shutil.rmtree(folder)
+        raise
+
+
+def _fill(federation: Federation) -> None:
+    """Write certificates, keys and configuration."""
     federation.server.mkdir(mode=0o700)
     (federation.server / "keys").mkdir()
     authority = _authority(federation.days)
@@ -142,9 +180,19 @@ def init(federation: Federation) -> None:
         )
         _write(place / "ca.crt", authority[0].public_bytes(Encoding.PEM))
         _certify(place, "local", "127.0.0.1", authority, federation.days)
-        _write(place / "client.yaml", CLIENT.format(id=number, address=federation.address).encode())
+        facts = yaml.safe_dump({"id": number, "server": federation.address}).strip()
+        _write(place / "client.yaml", CLIENT.format(facts=facts).encode())
     says = {k: v for k, v in dataclasses.asdict(federation).items() if k != "folder"}
-    _write(folder / "federation.yaml", yaml.safe_dump(says, sort_keys=False).encode())
+    _write(federation.folder / "federation.yaml", yaml.safe_dump(says, sort_keys=False).encode())
+
+
+def _is_host(host: str) -> bool:
+    """Whether clients can find a server there, and a certificate name it."""
+    try:
+        ipaddress.ip_address(host)
+        return "%" not in host
+    except ValueError:
+        return len(host) <= 64 and all(re.fullmatch(LABEL, label) for label in host.split("."))
 
 
 def _authority(days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -220,16 +268,18 @@ def _write(path: Path, data: bytes, mode: int = 0o644) -> None:
 def serve(federation: Federation, ready: Callable[[], None]) -> int:
     """Flower's SuperLink, until it ends or is told to."""
     server, log = federation.server, federation.server / "superlink.log"
-    connect(federation.home, federation.address, server / "ca.crt")
     command = [tool("flower-superlink"), "--enable-supernode-auth", "--disable-runtime-dependency-installation"]
     command += ["--ssl-ca-certfile", str(server / "ca.crt"), "--ssl-certfile", str(server / "server.pem")]
     command += ["--ssl-keyfile", str(server / "server.key"), "--database", str(server / "state.db")]
     command += ["--host", federation.host, "--port", str(federation.port)]
-    with _told_to_end() as told, running(command, federation.home, log) as process:
-        until_listening(process, federation.host, federation.port, log)
-        _register(federation)
-        ready()
-        return _until(process, told, log)
+    with alone(log), _told_to_end() as told:
+        require_free(federation.host, federation.port)
+        connect(federation.home, federation.address, server / "ca.crt")
+        with running(command, federation.home, log) as process:
+            until_listening(process, federation.host, federation.port, log)
+            _register(federation)
+            ready()
+            return _until(process, told, log)
 
 
 def _register(federation: Federation) -> None:
@@ -258,19 +308,24 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
     if place is None:
         raise UserError("--id", number, f"{folder} has no clients/{number}/client.yaml")
     place = place.resolve()
-    says = read_yaml(place / "client.yaml")
-    if says.get("id") != number:
-        raise UserError("--id", number, f"{place / 'client.yaml'} is of client {says.get('id')}")
-    _check_data(data or says.get("data"))
+    path = place / "client.yaml"
+    says = Says.read(path, data)
+    if says.id != number:
+        raise UserError("--id", number, f"{path} is of client {says.id}")
+    where = re.fullmatch(r".+:([0-9]{1,5})", says.server or "")
+    if says.server is None or where is None or int(where[1]) > 65535:
+        raise UserError(f"{path}: server", says.server, "it must be the server's address, as HOST:PORT")
+    _check_keys(place)
     log = place / "supernode.log"
-    config = f'client="{place / "client.yaml"}"' + (f' data="{data}"' if data else "")
+    config = f"client={toml(str(path))}" + (f" data={toml(says.data)}" if says.data else "")
     command = [sys.executable, "-P", NODE, "--root-certificates", str(place / "ca.crt")]
-    command += ["--superlink", str(says["server"]), "--auth-supernode-private-key", str(place / "key")]
+    command += ["--superlink", says.server, "--auth-supernode-private-key", str(place / "key")]
     command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", config]
     command += ["--ssl-ca-certfile", str(place / "ca.crt"), "--ssl-certfile", str(place / "local.pem")]
     command += ["--ssl-keyfile", str(place / "local.key")]
-    ready()
-    with _told_to_end() as told:
+    with alone(log), _told_to_end() as told:
+        _check_server(says.server, place / "ca.crt")
+        ready()
         first, welcome = time.monotonic(), False
         while True:
             began = time.monotonic()
@@ -278,6 +333,7 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
                 try:
                     return _until(process, told, log)
                 except LostError as error:
+                    _check_server(says.server, place / "ca.crt")
                     welcome = welcome or time.monotonic() - began > LASTS
                     if not welcome and time.monotonic() - first > COMES_BACK:
                         raise
@@ -287,16 +343,33 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
                 return 0
 
 
-def _check_data(data: str | None) -> None:
-    """A client whose own data is not there would be online, and fail in every run."""
-    kind, _, path = (data or "").partition(":")
-    if path and not Path(path).exists():
-        raise UserError("--data", data, f"there is no {path}")
-    if data and not path:
-        from protofed.data import DATASETS  # and torch, which a client that brings no dataset's name does not wait for
+def _check_keys(place: Path) -> None:
+    """Refuse a client without its keys and certificates: Flower would try for minutes, and not say why."""
+    readers: dict[str, Callable[[bytes], object]] = {
+        "ca.crt": x509.load_pem_x509_certificate,
+        "local.pem": x509.load_pem_x509_certificate,
+        "key": lambda data: load_ssh_private_key(data, None),
+        "local.key": lambda data: load_pem_private_key(data, None),
+    }
+    for name, read in readers.items():
+        try:
+            read((place / name).read_bytes())
+        except (OSError, ValueError, TypeError, UnsupportedAlgorithm):
+            raise UserError("DIR", str(place / name), "it is not the file that `protofed deploy init` made") from None
 
-        if kind not in DATASETS:
-            raise unknown("--data", kind, DATASETS)
+
+def _check_server(address: str, authority: Path) -> None:
+    """Refuse a server of another federation; one that does not answer may come."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        with socket.create_connection((host, int(port)), PAUSE) as line:
+            ssl.create_default_context(cafile=authority).wrap_socket(line, server_hostname=host).close()
+    except ssl.SSLCertVerificationError as error:
+        why = f"its certificate is not of this federation ({authority}): {error.verify_message}"
+        raise UserError("server", address, why) from None
+    except OSError:
+        pass
 
 
 def check(federation: Federation, experiment: Experiment) -> None:
@@ -343,7 +416,7 @@ def _told_to_end() -> Iterator[list[int]]:
     def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         told.append(number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, *hangup())}
     try:
         yield told
     finally:

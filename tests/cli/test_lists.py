@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.models import ArgumentInfo
 
 from cli.helpers import succeed
+from protofed.cli import app
 from protofed.comparison import SEEDS
 from protofed.experiment import Experiment
 from protofed.workers import ON_A_GPU
@@ -95,6 +100,24 @@ def test_every_command_has_help(tmp_path: Path, command: str) -> None:
     outcome = succeed(tmp_path, command, "--help")
     assert outcome.out.startswith(f"Usage: protofed {command}")
     assert outcome.err == ""
+
+
+def commands() -> list[Any]:
+    """The words of every command, and what it calls."""
+    below: list[Any] = [group.typer_instance for group in app.registered_groups]
+    alone: list[Any] = [((one.name,), one.callback) for one in app.registered_commands]
+    return alone + [((group.info.name, one.name), one.callback) for group in below for one in group.registered_commands]
+
+
+@pytest.mark.parametrize(("words", "callback"), commands())
+def test_help_says_what_every_argument_is(tmp_path: Path, words: tuple[str, ...], callback: Callable[..., Any]) -> None:
+    shown = " ".join(succeed(tmp_path, *words, "--help").out.split())
+    assert "\\" not in shown
+    for parameter in inspect.signature(callback, eval_str=True).parameters.values():
+        for said in getattr(parameter.annotation, "__metadata__", ()):
+            if isinstance(said, ArgumentInfo):
+                assert said.help
+                assert said.help in shown
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",)])

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
+import typer.core
 import yaml
 
 from protofed import __version__
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 NO_MEMORY = "the GPU's memory is full: fewer runs at a time (--jobs) or, in a new run, a smaller --width need less"
 
+typer.core.HAS_RICH = False  # typer < 0.21 writes \[required] for rich, also where help is plain
 app = typer.Typer(
     name="protofed",
     help="Federated prototype learning.",

@@ -79,16 +79,7 @@ def client_command(
     _need_flower()
     from protofed import deployment
 
-    raise typer.Exit(
-        deployment.join(folder, number, _dataset(data), lambda: print(f"client {number} is running", flush=True))
-    )
-
-
-def _dataset(data: str | None) -> str | None:
-    """A path as the dataset that it is."""
-    if data is None or ":" in data or not Path(data).exists():
-        return data
-    return f"{'folder' if Path(data).is_dir() else 'npz'}:{Path(data).resolve()}"
+    raise typer.Exit(deployment.join(folder, number, data, lambda: print(f"client {number} is running", flush=True)))
 
 
 @group.command("run")
@@ -167,6 +158,7 @@ def _follow(
     again: str,
 ) -> None:
     """Play, showing every round, then the result."""
+    from protofed.engines.flower.processes import interruptible
     from protofed.engines.flower.server import check
     from protofed.methods import method_class
     from protofed.results.progress import Standing, progress, told_score
@@ -186,7 +178,8 @@ def _follow(
         shown.tell(new)
 
     def run() -> Result:
-        play(each)
+        with interruptible():
+            play(each)
         return Result.read(path)
 
     finish(run, shown, path, as_json, again)

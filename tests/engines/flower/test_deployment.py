@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import socket
+import ssl
 import stat
 import subprocess
 import sys
+import threading
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +22,12 @@ import pytest
 from cli.helpers import everything_in, invoke, succeed
 from engines.flower.federation import alive, descendants, federation, until
 from engines.flower.test_rounds import assert_same, sequential
-from protofed.deployment import Federation
+from protofed.deployment import Federation, _check_server, init
+from protofed.engines.flower.app import write_app
 from protofed.engines.flower.client import Owner
+from protofed.engines.flower.owner import Says
+from protofed.engines.flower.processes import alone, connect, interruptible, require_free, running
+from protofed.engines.flower.settings import Settings, toml
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 
@@ -64,6 +76,79 @@ with running(["sleep", "60"], Path({str(tmp_path)!r}), Path({str(tmp_path / "log
     until(lambda: not alive(started), 10)
 
 
+SPAWNS = "import subprocess, sys; subprocess.Popen(['sleep', '60'], start_new_session=True).wait()"
+"""A process like Flower's SuperLink: its child is in a session of its own, and stays when it ends."""
+
+
+def sleeper(process: int) -> int:
+    until(lambda: [pid for pid in descendants(process) if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"], 10)
+    (found,) = descendants(process)
+    return found
+
+
+def test_a_process_is_stopped_with_those_in_other_sessions(tmp_path: Path) -> None:
+    with running([sys.executable, "-c", SPAWNS], tmp_path, tmp_path / "log") as process:
+        child = sleeper(process.pid)
+    assert not alive(child)
+
+
+def test_what_a_killed_one_left_is_stopped_at_the_next_start(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with running(["sleep", "60"], tmp_path, tmp_path / "other") as other:
+        with running([sys.executable, "-c", SPAWNS], tmp_path, log) as process:
+            child = sleeper(process.pid)
+            process.kill()
+            process.wait()
+            assert alive(child)
+            with alone(log):
+                assert not alive(child)
+        assert alive(other.pid)
+
+
+def test_there_is_one_of_each(tmp_path: Path) -> None:
+    with alone(tmp_path / "log"), pytest.raises(UserError, match="running already"), alone(tmp_path / "log"):
+        pass
+    with alone(tmp_path / "log"):
+        pass
+
+
+def test_a_port_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        succeed(tmp_path, "deploy", "init", "federation", "--clients", "1", "--port", str(port))
+        outcome = invoke(tmp_path, "deploy", "server", "federation")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == f"error: port: {port} is not usable; it is in use on 127.0.0.1\n"
+    with pytest.raises(UserError, match="no server can listen there"):
+        require_free("203.0.113.1", port)
+
+
+@pytest.mark.parametrize("how", [signal.SIGHUP, signal.SIGTERM])
+def test_a_closed_terminal_interrupts_as_ctrl_c_does(how: signal.Signals) -> None:
+    stopped = []
+
+    def play() -> None:
+        try:
+            signal.raise_signal(how)
+        finally:
+            signal.raise_signal(signal.SIGHUP)  # while the run is being stopped
+            stopped.append(True)
+
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        play()
+    assert stopped
+    assert signal.getsignal(how) == signal.SIG_DFL
+
+
+def test_what_nohup_has_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_init_makes_keys_that_only_their_owner_reads(tmp_path: Path) -> None:
     succeed(tmp_path, "deploy", "init", "federation", "--clients", "2", "--host", "example.org")
     folder = tmp_path / "federation"
@@ -84,13 +169,21 @@ def test_init_makes_keys_that_only_their_owner_reads(tmp_path: Path) -> None:
 def test_wrong_input_is_one_line(tmp_path: Path) -> None:
     succeed(tmp_path, "deploy", "init", "federation", "--clients", "2")
     (tmp_path / "experiment.yaml").write_text("method: fedproto\nclients: 3\n")
+    other = ("init", "other", "--clients", "2")
     for words, why in (
         (("init", "other", "--clients", "0"), "--clients"),
         (("init", "other", "--clients", "2", "--minimum", "3"), "--minimum"),
         (("init", "other", "--clients", "2", "--port", "70000"), "--port"),
+        *(((*other, "--host", host), "--host") for host in ("", 65 * "a", "é.org", "bad host!", "a..b", "fe80::1%lo")),
+        ((*other, "--deadline", "-5"), "--deadline"),
+        ((*other, "--deadline", "inf"), "--deadline"),
+        ((*other, "--wait", "nan"), "--wait"),
+        (("init", "experiment.yaml", "--clients", "2"), "it is a file"),
+        (("init", "experiment.yaml/below", "--clients", "2"), "it cannot be made"),
         (("server", "nowhere"), "federation.yaml"),
         (("client", "federation", "--id", "7"), "--id"),
         (("client", "federation", "--id", "1", "--data", "npz:none.npz"), "there is no none.npz"),
+        (("client", "federation", "--id", "1", "--data", "none.npz"), "there is no none.npz"),
         (("client", "federation", "--id", "1", "--data", "digit"), "did you mean 'digits'"),
         (("run", "federation", "nowhere.yaml"), "nowhere.yaml"),
         (("run", "federation", "experiment.yaml"), "--clients"),
@@ -100,6 +193,23 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
         assert len(outcome.err.splitlines()) == 1
         assert why in outcome.err
     assert not (tmp_path / "other").exists()
+
+
+def test_what_init_could_not_finish_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("protofed.deployment._certify", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        init(Federation(tmp_path / "federation", 2))
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_address_with_colons_has_brackets(tmp_path: Path) -> None:
+    succeed(tmp_path, "deploy", "init", "federation", "--clients", "1", "--host", "::1")
+    assert "server: '[::1]:9092'\n" in (tmp_path / "federation/clients/0/client.yaml").read_text()
+    assert Says.read(tmp_path / "federation/clients/0/client.yaml").server == "[::1]:9092"
+    assert Federation.open(tmp_path / "federation").address == "[::1]:9092"
 
 
 def test_status_without_a_server_says_so(tmp_path: Path) -> None:
@@ -133,9 +243,119 @@ def test_a_federation_that_is_none_is_one_error(tmp_path: Path, text: str, messa
         ("id: 1\nmethods: 5\n", "methods: 5"),
         ("id: 1\nsend: [1]\n", r"send: \[1\]"),
         ("id: 1\nmethod: fedavg\n", "did you mean 'methods'"),
+        ("id: 1\nrounds: many\n", "rounds: 'many'"),
+        ("id: 1\nsend: [everything]\n", "send: 'everything'"),
+        ("id: 1\ndata: 5\n", "data: 5"),
+        ("id: 1\ndata: none.npz\n", "data: .*there is no none.npz"),
+        ("id: 1\ndata: digit\n", "did you mean 'digits'"),
     ],
 )
 def test_an_owner_who_says_what_cannot_be_is_told(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "client.yaml").write_text(text)
     with pytest.raises(UserError, match=rf"client\.yaml.*{message}"):
         Owner.of({"client": str(tmp_path / "client.yaml")})
+    outcome = invoke(tmp_path, "deploy", "client", ".", "--id", "1")
+    assert outcome.code == 2
+    assert len(outcome.err.splitlines()) == 1
+    assert re.search(message, outcome.err)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id: 1\n",
+        "id: 1\nserver: here\n",
+        "id: 1\nserver: here:port\n",
+        "id: 1\nserver: here:70000\n",
+        "id: 1\nserver: 7\n",
+    ],
+)
+def test_a_client_that_does_not_know_its_server_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "client.yaml").write_text(text)
+    outcome = invoke(tmp_path, "deploy", "client", ".", "--id", "1")
+    assert outcome.code == 2
+    assert "client.yaml: server" in outcome.err
+
+
+@contextmanager
+def greeter(folder: Path) -> Iterator[int]:
+    """The port of somebody who has the certificate of a federation's server."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "server/server.pem", folder / "server/server.key")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            with suppress(OSError):
+                while True:
+                    near, _ = listener.accept()
+                    with near, suppress(OSError):
+                        context.wrap_socket(near, server_side=True).close()
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_a_server_of_another_federation_is_named_at_once(tmp_path: Path) -> None:
+    succeed(tmp_path, "deploy", "init", "other", "--clients", "1")
+    theirs = tmp_path / "other/clients/0/ca.crt"
+    with greeter(tmp_path / "other") as port:
+        succeed(tmp_path, "deploy", "init", "federation", "--clients", "1", "--port", str(port))
+        outcome = invoke(tmp_path, "deploy", "client", "federation", "--id", "0")
+        _check_server(f"127.0.0.1:{port}", theirs)  # no error
+    _check_server(f"127.0.0.1:{port}", theirs)  # nobody is there yet
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "its certificate is not of this federation" in outcome.err
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "key", "local.pem", "local.key"])
+def test_a_client_without_its_keys_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    succeed(tmp_path, "deploy", "init", "federation", "--clients", "1", "--port", "9")
+    path = tmp_path / "federation/clients/0" / name
+    path.write_text("junk")
+    for _ in range(2):
+        outcome = invoke(tmp_path, "deploy", "client", "federation", "--id", "0")
+        assert outcome.code == 2
+        assert len(outcome.err.splitlines()) == 1
+        assert f"{path}' is not usable" in outcome.err
+        path.unlink(missing_ok=True)
+
+
+ODD = 'O\'Neil "x" \\ é = #1\n\x7f'
+"""What a folder may be called."""
+
+
+def test_folders_may_be_called_anything(tmp_path: Path) -> None:
+    from flwr.common.config import parse_config_args
+
+    write_app(tmp_path / "app", Experiment(method=f"{ODD}.py:Mine"), Settings(out=ODD))
+    project = tomllib.loads((tmp_path / "app/pyproject.toml").read_text())
+    assert project["tool"]["flwr"]["app"]["config"]["out"] == ODD
+    assert ODD in project["project"]["description"]
+    connect(tmp_path, "127.0.0.1:1", tmp_path / ODD)
+    said = tomllib.loads((tmp_path / "config.toml").read_text())
+    assert said["superlink"]["protofed"]["root-certificates"] == str(tmp_path / ODD)
+    assert parse_config_args([f"client={toml(ODD)} data={toml(ODD)}"]) == {"client": ODD, "data": ODD}
+
+
+def test_data_is_a_path_or_a_name_wherever_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "site.npz").touch()
+    (tmp_path / "images").mkdir()
+    (tmp_path / "digits").mkdir()  # does not hide the dataset
+    for said, meant in (
+        (f"{tmp_path}/site.npz", f"npz:{tmp_path}/site.npz"),
+        ("npz:site.npz", f"npz:{tmp_path}/site.npz"),
+        ("images", f"folder:{tmp_path}/images"),
+        ("./digits", f"folder:{tmp_path}/digits"),
+        ("digits", "digits"),
+    ):
+        path = tmp_path / "client.yaml"
+        path.write_text(f"id: 1\ndata: {said}\n")
+        assert Says.read(path).data == meant
+        path.write_text("id: 1\n")
+        assert Owner.of({"client": str(path), "data": said}).data == meant

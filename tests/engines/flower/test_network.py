@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from cli.helpers import invoke, succeed
-from engines.flower.federation import Deployment, descendants, federation, protofed, until
+from engines.flower.federation import Deployment, alive, descendants, federation, protofed, until
 from engines.flower.test_rounds import assert_same, lines, sequential
 from engines.test_alone import METHODS
 from protofed.engines.flower.processes import environment, tool
@@ -181,12 +181,29 @@ def test_a_run_that_fails_or_is_stopped_says_so(tmp_path: Path) -> None:
         assert "finished, failed" in outcome.err
         made.client(0)
         made.client(1)
-        with playing(made, "run", **BASE, rounds=100) as run:
-            until(lambda: rounds(made) >= 1, 120)
-            run.send_signal(signal.SIGINT)
-            assert run.wait(60) == 130
+        for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with playing(made, f"run-{how.name}", **BASE, rounds=100) as run:
+                until(lambda how=how: rounds(made, f"run-{how.name}") >= 1, 120)
+                run.send_signal(how)
+                assert run.wait(60) == 130
         state = json.loads(succeed(tmp_path, "deploy", "status", "federation", "--json").out)
-        assert sorted(run["status"] for run in state["runs"]) == ["finished:failed", "finished:stopped"]
+        assert sorted(run["status"] for run in state["runs"]) == ["finished:failed", *3 * ["finished:stopped"]]
+
+
+def test_a_server_that_ends_during_a_run_leaves_nothing(tmp_path: Path) -> None:
+    """Flower puts what plays the run into a session of its own, where it would wait for its server for ever."""
+    with federation(tmp_path, 2, minimum=2) as made:
+        for how in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            with playing(made, f"run-{how.name}", **BASE, rounds=100):
+                until(lambda how=how: rounds(made, f"run-{how.name}") >= 1, 120)
+                below = descendants(made.processes["server"].pid)
+                assert any(b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in below)
+                made.stop("server", how)
+            if how == signal.SIGKILL:
+                made.server()
+            assert not [pid for pid in below if alive(pid)]
+            if how != signal.SIGKILL:
+                made.server()
 
 
 def test_a_client_that_joins_later_and_mixed_architectures(tmp_path: Path) -> None:

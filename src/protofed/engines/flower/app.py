@@ -6,7 +6,7 @@ import dataclasses
 from importlib.metadata import version
 from pathlib import Path
 
-from protofed.engines.flower.settings import Settings
+from protofed.engines.flower.settings import Settings, toml
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 
@@ -20,7 +20,7 @@ build-backend = "hatchling.build"
 [project]
 name = "protofed-app"
 version = "{version}"
-description = "{experiment.method} with {experiment.clients} clients, {experiment.rounds} rounds"
+description = {description}
 dependencies = ["protofed[flower]"]
 
 [tool.hatch.build.targets.wheel]
@@ -60,14 +60,10 @@ def write_app(folder: Path, experiment: Experiment, settings: Settings) -> None:
         raise UserError("DIR", str(folder), "it exists already; name a new folder")
     package = folder / PACKAGE
     package.mkdir(parents=True)
-    told = "\n".join(f"{name} = {_toml(value)}" for name, value in dataclasses.asdict(settings).items())
-    project = PROJECT.format(version=version("protofed"), experiment=experiment, package=PACKAGE, settings=told)
+    told = "\n".join(f"{name} = {toml(value)}" for name, value in dataclasses.asdict(settings).items())
+    what = toml(f"{experiment.method} with {experiment.clients} clients, {experiment.rounds} rounds")
+    project = PROJECT.format(version=version("protofed"), description=what, package=PACKAGE, settings=told)
     files = {"__init__.py": "", "server.py": SERVER, "client.py": CLIENT, "experiment.yaml": experiment.to_yaml()}
     (folder / "pyproject.toml").write_text(project, encoding="utf-8")
     for name, text in files.items():
         (package / name).write_text(text, encoding="utf-8")
-
-
-def _toml(value: str | float) -> str:
-    """A text without quotes of its own, or a number."""
-    return f"'{value}'" if isinstance(value, str) else str(value)

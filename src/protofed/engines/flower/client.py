@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,10 +16,10 @@ from flwr.clientapp import ClientApp
 
 from protofed.data import Federation
 from protofed.engines.flower.memory import FolderMemory, Memory, StateMemory, recall, remember
+from protofed.engines.flower.owner import PARTS, Says
 from protofed.engines.flower.wire import pack, read_book, size, spelt, unpack
 from protofed.errors import UserError
-from protofed.experiment import Experiment, read_yaml
-from protofed.forms import made
+from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Clock
 from protofed.runner import Run, federation_of
@@ -29,34 +29,18 @@ from protofed.trust.validation import RefusedError, Schema, tensors_of
 
 REFUSED, FAILED = 101, 102
 """Codes of an error reply: the client's owner does not allow it; something went wrong."""
-PARTS = ("weights", "prototypes", "numbers")
 
 
 @dataclass(frozen=True)
-class Owner:
-    """What the owner of a client says: which client it is, what data it has, and what it may take part in."""
-
-    id: int
-    data: str | None = None  # a dataset, folder:PATH or npz:PATH; unless given, the experiment's dataset
-    data_dir: str | None = None
-    methods: tuple[str, ...] | None = None  # any, unless given; also files with a method or model (file.py:Class)
-    rounds: int = 1_000_000
-    megabytes: float = 1000.0  # of a message, in or out
-    send: tuple[str, ...] = PARTS  # what an upload may hold
-    secure: Literal["optional", "required"] = "optional"  # whether uploads leave under secure aggregation's masks only
-    device: str = "cpu"
-    threads: int | None = None
-    memory: str | None = None  # folder of what is kept between rounds
-    server: str | None = None  # where it is; `protofed deploy client` reads it
+class Owner(Says):
+    """What the owner of a client says, held against what is asked of it."""
 
     @classmethod
     def of(cls, node: Mapping[str, Any]) -> Owner:
         """From a node's configuration: the path of a client.yaml, or, in a simulation, a number."""
         if "client" not in node:
             return cls(int(node["partition-id"]), threads=1)
-        path = Path(str(node["client"]))
-        said = {"data": str(node["data"])} if "data" in node else {}
-        return made(str(path), cls, {"memory": str(path.parent / "memory"), **read_yaml(path), **said})
+        return cls.read(Path(str(node["client"])), str(node["data"]) if "data" in node else None)
 
     def check(self, experiment: Experiment, incoming: int) -> None:
         """Refuse what is not allowed."""

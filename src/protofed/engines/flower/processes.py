@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -14,9 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from protofed.errors import LostError
+from protofed.engines.flower.settings import toml
+from protofed.errors import LostError, UserError
 
 PATIENCE = 60.0
 """Seconds until a process must be ready."""
@@ -28,6 +32,8 @@ Ask = Callable[..., dict[str, Any]]
 PARENT_DIED = 1
 """What prctl calls the choice of a signal for it."""
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+MARK = "PROTOFED_STARTED_FOR"
+"""Names, in the environment of all that is started below one process of ours, its log."""
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -48,7 +54,7 @@ def environment(home: Path) -> dict[str, str]:
 def connect(home: Path, address: str, authority: Path | None) -> None:
     """Tell Flower's commands where the SuperLink is."""
     home.mkdir(parents=True, exist_ok=True)
-    how = "insecure = true" if authority is None else f'root-certificates = "{authority}"'
+    how = "insecure = true" if authority is None else f"root-certificates = {toml(str(authority))}"
     text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{address}"\n{how}\n'
     (home / "config.toml").write_text(text, encoding="utf-8")
 
@@ -62,12 +68,27 @@ def free_port() -> int:
 
 
 @contextmanager
+def alone(log: Path) -> Iterator[None]:
+    """Refuse to be a second one of what writes this log, and stop what an earlier one has left that was killed."""
+    with log.open("ab") as claim:
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError("DIR", str(log.parent), "it is running already") from None
+        except OSError:  # a file system without locks, where it might be another's
+            pass
+        else:
+            _stop(log)
+        yield
+
+
+@contextmanager
 def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process and its children in a group of their own; none of them is left at the end, nor if we are killed."""
+    """A process and all that it starts, in whatever session; none of them is left at the end."""
     with log.open("ab") as file:
         process = subprocess.Popen(
             command,
-            env=environment(home),
+            env=environment(home) | {MARK: str(log.resolve())},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -77,7 +98,30 @@ def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subproces
         try:
             yield process
         finally:
-            stop(process)
+            _stop(log, process)
+
+
+def hangup() -> list[signal.Signals]:
+    """The signal of a terminal that is closed, unless nohup has it ignored."""
+    return [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """TERM and a closed terminal interrupt as Ctrl-C does; once, for a terminal says it twice."""
+    signals = [signal.SIGTERM, *hangup()]
+
+    def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        for one in signals:
+            signal.signal(one, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def end_with_parent() -> None:
@@ -86,20 +130,53 @@ def end_with_parent() -> None:
         LIBC.prctl(PARENT_DIED, signal.SIGTERM)
 
 
-def stop(process: subprocess.Popen[Any]) -> None:
-    """End a process and all of its group."""
-    for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        until = time.monotonic() + seconds
+def _stop(log: Path, process: subprocess.Popen[Any] | None = None) -> None:
+    """End a process with its group, and all that bears the mark of its log."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+        for pid in _marked(log):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        until = time.monotonic() + GRACE
         while time.monotonic() < until:
-            process.poll()
-            try:
-                os.killpg(process.pid, 0)
-            except ProcessLookupError:
-                process.wait()
+            if not _marked(log) and (process is None or _gone(process)):
                 return
             time.sleep(0.05)
+
+
+def _gone(process: subprocess.Popen[Any]) -> bool:
+    """Whether nothing of its group is left."""
+    process.poll()
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def _marked(log: Path) -> list[int]:
+    """The processes whose environment says so, in whatever session Flower put them; on Linux, which tells."""
+    said, found = os.fsencode(f"{MARK}={log.resolve()}"), []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it is another user's, or has ended
+            if said in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
+
+
+def require_free(host: str, port: int) -> None:
+    """Refuse an address that a server cannot listen on."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server, which does not mind old ones
+            probe.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise UserError("port", port, f"it is in use on {host}") from None
+        raise UserError("host and port", f"{host} {port}", f"no server can listen there: {error.strerror}") from None
 
 
 def until_listening(process: subprocess.Popen[bytes], host: str, port: int, log: Path) -> None:
@@ -155,7 +232,8 @@ def commands(home: Path) -> Iterator[Ask]:
     try:
         yield ask
     finally:
-        stop(process)
+        process.kill()  # it has started nothing
+        process.wait()
 
 
 def tool(name: str) -> str:

@@ -37,3 +37,11 @@ def read_nodes(path: Path) -> dict[int, int]:
     if not isinstance(said, dict) or not all(WHOLE.fullmatch(str(word)) for pair in said.items() for word in pair):
         raise UserError(str(path), said, "it must give the node of each client")
     return {int(client): int(node) for client, node in said.items()}
+
+
+def toml(value: str | float) -> str:
+    """A value as TOML writes it; a text holds no quote, for Flower looks for the next one in a node's configuration."""
+    if not isinstance(value, str):
+        return str(value)
+    plain = (one if one.isprintable() and one not in '"\\' else f"\\U{ord(one):08x}" for one in value)
+    return f'"{"".join(plain)}"'
