@@ -199,6 +199,35 @@ def test_who_comes_late_is_welcome(tmp_path: Path) -> None:
     assert "tested" not in second
 
 
+def brings(place: Path, number: int, **more: Any) -> dict[str, Any]:
+    """The node of a client with data of its own."""
+    labels = np.arange(24) % 3
+    images = np.random.default_rng(number).integers(0, 255, (24, 1, 8, 8), dtype=np.uint8)
+    np.savez(place / f"site{number}.npz", images=images, labels=labels, **more)
+    return with_folder(place, number, data=f"npz:{place / f'site{number}.npz'}")
+
+
+def test_who_comes_late_may_bring_its_own_data_and_domain(tmp_path: Path) -> None:
+    grid = Loopback({100 + k: brings(tmp_path, k) for k in range(3)})
+    grid.offline = {102}
+
+    def arrive(answer: Message) -> list[Message]:
+        if (answer.metadata.message_type, answer.metadata.group_id) == ("evaluate", "1"):
+            grid.offline.clear()
+        return [answer]
+
+    grid.trouble = arrive
+    asked = replace(experiment("mp-fedcl"), clients=3, train_size=None)
+    serve(grid, asked, Settings(str(tmp_path / "run"), **QUICK))
+    first, *later = lines(tmp_path / "run")
+    assert (first["participants"], [line["participants"] for line in later]) == ([0, 1], [[0, 1, 2]] * 2)
+    assert list(first["per_domain"]["global/domain/head"]) == ["site0", "site1"]
+    for line in later:
+        assert "left_out" not in line
+        assert "tested" not in line
+        assert list(line["per_domain"]["global/domain/head"]) == ["site0", "site1", "site2"]
+
+
 def test_too_few_clients_end_a_run_which_can_go_on_later(tmp_path: Path) -> None:
     nodes = {100 + k: with_folder(tmp_path, k) for k in range(4)}
     grid = Loopback(nodes)

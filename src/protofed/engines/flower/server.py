@@ -129,6 +129,10 @@ class Clients:
         self.refused: dict[int, str] = {}  # nodes
         self.registered = read_nodes(Path(settings.nodes)) if settings.nodes else {}
 
+    def domains(self, begun: Sequence[str]) -> list[str]:
+        """Those that a run began with, and those of who came later: results are told by domain, nothing else is."""
+        return list(dict.fromkeys([*begun, *(name for _, one in sorted(self.known.items()) for name in one.domains)]))
+
     def facts(self, **more: Any) -> dict[str, Any]:
         """What every message says."""
         return {"run": self.run, "experiment": dataclasses.asdict(self.experiment), **more}
@@ -284,7 +288,7 @@ class Remote(Sequential):
         """Each of some clients, with what the server sends and tells it; answers and reasons by client."""
         there = self.clients.known
         clock = [self.clock.round, self.clock.rounds, list(self.clock.who), self.clock.clients, self.clock.seed]
-        named = {"classes": self.federation.classes, "domains": self.federation.domains}
+        named = {"classes": self.federation.classes, "domains": self.clients.domains(self.federation.domains)}
         facts = self.clients.facts(clock=clock, **named)
         questions = {
             there[member].node: pack(
@@ -331,7 +335,8 @@ class Remote(Sequential):
             right &= all(len(some) == 1 for some in found.per_client.values()) and bool(values)
             right &= all(found.per_domain.values())
             right &= self.scores <= found.per_client.keys() <= SCORES and found.per_domain.keys() <= SCORES
-            right &= all(domains.keys() <= set(self.federation.domains) for domains in found.per_domain.values())
+            named = self.clients.domains(self.federation.domains)
+            right &= all(domains.keys() <= set(named) for domains in found.per_domain.values())
             right &= set(found.diagnostic) <= found.per_client.keys() and (found.interval, found.tested) == ({}, None)
         except (KeyError, TypeError, AttributeError):
             right = False
@@ -469,7 +474,7 @@ def _label(clients: Clients) -> Label:
     return {
         "run": clients.run,
         "classes": list(dict.fromkeys(name for client in known for name in client.classes)),
-        "domains": list(dict.fromkeys(name for client in known for name in client.domains)),
+        "domains": clients.domains(()),
         "shapes": [list(clients.known.get(number, known[0]).shape) for number in range(clients.experiment.clients)],
     }
 
