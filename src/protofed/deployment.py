@@ -42,7 +42,7 @@ from protofed.engines.flower.processes import (
     tool,
     until_listening,
 )
-from protofed.engines.flower.settings import Settings, read_nodes
+from protofed.engines.flower.settings import Settings, check_out, read_nodes
 from protofed.errors import LostError, UserError, unknown
 from protofed.experiment import Experiment, read_yaml
 from protofed.forms import made
@@ -299,10 +299,11 @@ def _check_data(data: str | None) -> None:
             raise unknown("--data", kind, DATASETS)
 
 
-def check(federation: Federation, experiment: Experiment) -> None:
-    """Refuse an experiment of another number of clients."""
+def check(federation: Federation, experiment: Experiment, out: Path) -> None:
+    """Refuse an experiment of another number of clients, or one that its folder is not for."""
     if experiment.clients != federation.clients:
         raise UserError("--clients", experiment.clients, f"the federation has {federation.clients}")
+    check_out(out, experiment)
 
 
 def play(federation: Federation, experiment: Experiment, out: Path, each: Callable[[dict[str, Any]], None]) -> None:

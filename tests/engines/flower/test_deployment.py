@@ -84,6 +84,11 @@ def test_init_makes_keys_that_only_their_owner_reads(tmp_path: Path) -> None:
 def test_wrong_input_is_one_line(tmp_path: Path) -> None:
     succeed(tmp_path, "deploy", "init", "federation", "--clients", "2")
     (tmp_path / "experiment.yaml").write_text("method: fedproto\nclients: 3\n")
+    (tmp_path / "good.yaml").write_text("method: fedproto\n")
+    for name in ("begun", "local"):  # one over a network, one not
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(Experiment("fedavg", clients=2, seed=7, device="cuda").to_yaml())
+    (tmp_path / "begun/flower.json").write_text("{}")
     for words, why in (
         (("init", "other", "--clients", "0"), "--clients"),
         (("init", "other", "--clients", "2", "--minimum", "3"), "--minimum"),
@@ -94,6 +99,13 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
         (("client", "federation", "--id", "1", "--data", "digit"), "did you mean 'digits'"),
         (("run", "federation", "nowhere.yaml"), "nowhere.yaml"),
         (("run", "federation", "experiment.yaml"), "--clients"),
+        (("run", "federation", "good.yaml", "--out", "good.yaml"), "it exists"),
+        (("run", "federation", "good.yaml", "--out", "federation"), "it exists"),
+        (("run", "federation", "good.yaml", "--out", "local"), "it exists"),
+        (
+            ("run", "federation", "good.yaml", "--out", "begun"),
+            "it holds another experiment (method 'fedavg', not 'fedproto'; seed 7, not 0)",
+        ),
     ):
         outcome = invoke(tmp_path, "deploy", *words)
         assert outcome.code == 2, words

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -314,6 +315,29 @@ def test_a_server_goes_on_after_its_last_round_whatever_the_experiment_says(tmp_
     assert len(lines(tmp_path / "run")) == 5
     serve(Loopback(nodes), asked, Settings(str(tmp_path / "run")))
     assert_same(tmp_path / "run", sequential(asked))
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_folder_of_another_experiment_is_not_played_on(rounds: int, tmp_path: Path) -> None:
+    """Whether it is finished or not."""
+    grid = Loopback(in_simulation(4))
+    asked = experiment("fedproto")
+
+    def trouble(answer: Message) -> list[Message]:
+        if (answer.metadata.message_type, answer.metadata.group_id) == ("train", str(rounds + 1)):
+            raise KilledError
+        return [answer]
+
+    grid.trouble = trouble
+    with pytest.raises(KilledError) if rounds < 3 else nullcontext():
+        serve(grid, asked, Settings(str(tmp_path / "run")))
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    other = Loopback(in_simulation(4))
+    for change in ({"method": "mp-fedcl", "params": {}}, {"seed": 7}, {"rounds": 4}):
+        with pytest.raises(UserError, match=f"another experiment .*{next(iter(change))}"):
+            serve(other, replace(asked, **change), Settings(str(tmp_path / "run")))
+    assert not other.asked
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
 
 
 def test_a_server_killed_when_it_had_made_its_folder_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from flwr.serverapp import Grid, ServerApp
 from protofed.data import Client, Federation, Samples
 from protofed.engines.base import Engine
 from protofed.engines.flower.exchange import Answers, exchange
-from protofed.engines.flower.settings import Settings, read_nodes
+from protofed.engines.flower.settings import Settings, check_out, read_nodes
 from protofed.engines.flower.wire import pack, read_book, size, spelt, unpack
 from protofed.engines.sequential import Sequential
 from protofed.errors import LostError, UserError
@@ -427,6 +427,7 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
     check(experiment)
     experiment = dataclasses.replace(experiment, checkpoint_every=1)  # clients cannot go back further
     path = Path(settings.out)
+    check_out(path, experiment)
     folder = RunFolder(path)
     label = path / "flower.json"
     old = read_label(label, experiment.clients) if label.exists() else None
