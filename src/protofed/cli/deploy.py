@@ -110,7 +110,6 @@ def run_command(
     experiment = Experiment.from_mapping({"clients": federation.clients, **read_yaml(config)})
     path = out or fresh_path(config.stem, federation.folder / "runs")
     deployment.check(federation, experiment, path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     again = f"protofed deploy run {folder} {config} --out {path}"
     _follow(experiment, path, quiet, as_json, lambda each: deployment.play(federation, experiment, path, each), again)
 

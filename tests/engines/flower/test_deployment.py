@@ -6,6 +6,8 @@ import json
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,10 @@ from cli.helpers import everything_in, invoke, succeed
 from engines.flower.federation import alive, descendants, federation, until
 from engines.flower.test_rounds import assert_same, sequential
 from protofed.deployment import Federation
+from protofed.engines.flower import follow
 from protofed.engines.flower.client import Owner
+from protofed.engines.flower.follow import HOPELESS
+from protofed.engines.flower.processes import Ask
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 
@@ -85,6 +90,8 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
     succeed(tmp_path, "deploy", "init", "federation", "--clients", "2")
     (tmp_path / "experiment.yaml").write_text("method: fedproto\nclients: 3\n")
     (tmp_path / "good.yaml").write_text("method: fedproto\n")
+    (tmp_path / "model.yaml").write_text("model: cnnn\n")
+    (tmp_path / "data.yaml").write_text("dataset: digits+digit\n")
     for name in ("begun", "local"):  # one over a network, one not
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.yaml").write_text(Experiment("fedavg", clients=2, seed=7, device="cuda").to_yaml())
@@ -99,6 +106,8 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
         (("client", "federation", "--id", "1", "--data", "digit"), "did you mean 'digits'"),
         (("run", "federation", "nowhere.yaml"), "nowhere.yaml"),
         (("run", "federation", "experiment.yaml"), "--clients"),
+        (("run", "federation", "model.yaml"), "did you mean 'cnn'"),
+        (("run", "federation", "data.yaml"), "did you mean 'digits'"),
         (("run", "federation", "good.yaml", "--out", "good.yaml"), "it exists"),
         (("run", "federation", "good.yaml", "--out", "federation"), "it exists"),
         (("run", "federation", "good.yaml", "--out", "local"), "it exists"),
@@ -112,6 +121,34 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
         assert len(outcome.err.splitlines()) == 1
         assert why in outcome.err
     assert not (tmp_path / "other").exists()
+    assert not (tmp_path / "federation/server/apps").exists()  # nothing was submitted
+
+
+@pytest.mark.parametrize(
+    ("details", "code", "said"),
+    [
+        ("0 of at least 2 clients came\nwithin 12 s", 1, "0 of at least 2 clients came within 12 s; continue with: "),
+        (f"{HOPELESS}--model: 'x' is not usable; no", 1, "error: the run has failed: --model: 'x' is not usable; no"),
+    ],
+)
+def test_a_run_that_failed_says_why(
+    details: str, code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And how to continue, only where that can help."""
+    failed = {"status": "finished:failed", "status-details": f"ServerApp failed with exception: {details}"}
+
+    @contextmanager
+    def commands(_: Path) -> Iterator[Ask]:
+        yield lambda *words: {"run-id": 5} if words[0] == "run" else {"runs": [failed]}
+
+    monkeypatch.setattr(follow, "commands", commands)
+    monkeypatch.setattr(follow, "ASK", 0.0)
+    succeed(tmp_path, "deploy", "init", "federation", "--clients", "2")
+    (tmp_path / "experiment.yaml").write_text("method: fedproto\n")
+    outcome = invoke(tmp_path, "deploy", "run", "federation", "experiment.yaml", "--quiet")
+    assert (outcome.code, len(outcome.err.splitlines())) == (code, 1)
+    assert said in outcome.err
+    assert ("continue with" in outcome.err) == (HOPELESS not in details)
 
 
 def test_status_without_a_server_says_so(tmp_path: Path) -> None:

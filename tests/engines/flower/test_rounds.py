@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from safetensors.torch import load_file
 
 from engines.flower.loopback import Loopback, in_simulation, with_folder
 from engines.test_alone import METHODS, experiment
 from protofed.engines.flower import client, server
+from protofed.engines.flower.follow import HOPELESS
 from protofed.engines.flower.memory import FolderMemory
-from protofed.engines.flower.server import read_label, serve
+from protofed.engines.flower.server import read_label, serve, server_app
 from protofed.engines.flower.settings import Settings
 from protofed.engines.flower.wire import digest, pack, record, size
-from protofed.errors import LostError, UserError
+from protofed.errors import HopelessError, LostError, UserError
 from protofed.experiment import Experiment
 from protofed.messages import Upload
 from protofed.prototypes import Prototypes
@@ -545,7 +546,18 @@ def test_a_damaged_label_of_a_run_is_said(change: dict[str, Any], tmp_path: Path
         read_label(tmp_path / "flower.json", 4)
 
 
-@pytest.mark.parametrize(("name", "value"), [("drift", "sudden"), ("method", "fccl-plus"), ("novel", 3)])
+def test_what_would_fail_again_is_marked_for_who_follows_the_run(tmp_path: Path) -> None:
+    for model, kind, said in (("cnnn", HopelessError, f"^{HOPELESS}--model"), ("cnn", LostError, "^0 of")):
+        (tmp_path / "experiment.yaml").write_text(replace(experiment("fedproto"), model=model).to_yaml())
+        context = Context(1, 1, {}, RecordDict(), {"out": str(tmp_path / "run"), **QUICK})
+        with pytest.raises(kind, match=said):
+            server_app(tmp_path)(Loopback({}), context)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("drift", "sudden"), ("method", "fccl-plus"), ("novel", 3), ("model", "cnnn"), ("dataset", "digit")],
+)
 def test_what_cannot_be_done_over_a_network_is_said_at_once(name: str, value: Any, tmp_path: Path) -> None:
     asked = replace(experiment("fedproto"), **{name: value, "params": {}})
     with pytest.raises(UserError, match=f"--{name}"):

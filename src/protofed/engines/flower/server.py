@@ -20,19 +20,21 @@ import torch
 from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from protofed.data import Client, Federation, Samples
+from protofed.data import Client, Federation, Samples, check_name
 from protofed.engines.base import Engine
 from protofed.engines.flower.exchange import Answers, exchange
+from protofed.engines.flower.follow import HOPELESS
 from protofed.engines.flower.settings import Settings, check_out, read_nodes
 from protofed.engines.flower.wire import pack, read_book, size, spelt, unpack
 from protofed.engines.sequential import Sequential
-from protofed.errors import LostError, UserError
+from protofed.errors import DivergedError, HopelessError, LostError, UserError
 from protofed.evaluation import Evaluation
 from protofed.experiment import Experiment, read_yaml
 from protofed.forms import read_json, require
 from protofed.messages import Broadcast, Upload
 from protofed.methods import build_method
 from protofed.methods.base import Clock, PublicExchange
+from protofed.models import factory_of
 from protofed.randomness import generator
 from protofed.results.folder import RunFolder, make_folder, write_atomically
 from protofed.results.progress import Progress
@@ -454,8 +456,12 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
 
 
 def check(experiment: Experiment) -> None:
-    """Refuse what cannot be done over a network."""
+    """Refuse what is unknown, or cannot be done over a network."""
     method = build_method(experiment.method, experiment.params)
+    for model in experiment.model.split(","):
+        factory_of(model)
+    for dataset in experiment.dataset.split("+"):
+        check_name(dataset)
     if isinstance(method, PublicExchange):
         raise UserError("--method", experiment.method, "over a network there is no exchange within a round")
     for name in ("drift", "encoder", "start", "novel", "attack", "privacy"):
@@ -515,6 +521,9 @@ def server_app(folder: Path) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         torch.set_num_threads(1)
-        serve(grid, Experiment.from_mapping(read_yaml(folder / "experiment.yaml")), Settings.of(context.run_config))
+        try:
+            serve(grid, Experiment.from_mapping(read_yaml(folder / "experiment.yaml")), Settings.of(context.run_config))
+        except (UserError, DivergedError) as error:
+            raise HopelessError(f"{HOPELESS}{error}") from error
 
     return app
