@@ -230,6 +230,48 @@ def test_who_comes_late_may_bring_its_own_data_and_domain(tmp_path: Path) -> Non
         assert list(line["per_domain"]["global/domain/head"]) == ["site0", "site1", "site2"]
 
 
+@pytest.mark.parametrize(("forgets", "late"), [(0, False), (2, False), (2, True)])
+def test_who_forgets_its_data_while_others_bring_theirs_is_refused(
+    forgets: int, late: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = {100 + k: brings(tmp_path, k) for k in range(3)} | {100 + forgets: with_folder(tmp_path, forgets)}
+    grid = Loopback(nodes)
+    grid.offline = {100 + forgets} if late else set()
+
+    def mend(answer: Message) -> list[Message]:
+        """It comes; later it leaves, and comes back with data."""
+        if answer.metadata.message_type == "evaluate":
+            grid.offline = {100 + forgets} if answer.metadata.group_id == "2" else set()
+            if answer.metadata.group_id == "3":
+                brings(tmp_path, forgets)
+        return [answer]
+
+    grid.trouble = mend
+    asked = replace(experiment("mp-fedcl"), clients=3, train_size=None, rounds=4)
+    serve(grid, asked, Settings(str(tmp_path / "run"), **QUICK))
+    others = [k for k in range(3) if k != forgets]
+    assert [line["participants"] for line in lines(tmp_path / "run")] == [others, others, others, [0, 1, 2]]
+    assert f"client {forgets} brings no data, but others do: say --data" in caplog.text
+
+
+def test_who_brings_data_into_a_run_that_began_without_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = Loopback({100: with_folder(tmp_path, 0), 101: with_folder(tmp_path, 1), 102: brings(tmp_path, 2)})
+    grid.offline = {102}
+
+    def arrive(answer: Message) -> list[Message]:
+        if answer.metadata.message_type == "evaluate":
+            grid.offline.clear()
+        return [answer]
+
+    grid.trouble = arrive
+    asked = replace(experiment("mp-fedcl"), clients=3, train_size=None)
+    serve(grid, asked, Settings(str(tmp_path / "run"), **QUICK))
+    assert [line["participants"] for line in lines(tmp_path / "run")] == [[0, 1]] * 3
+    assert "client 2 brings data, and nobody did when the run began" in caplog.text
+
+
 def test_too_few_clients_end_a_run_which_can_go_on_later(tmp_path: Path) -> None:
     nodes = {100 + k: with_folder(tmp_path, k) for k in range(4)}
     grid = Loopback(nodes)
@@ -456,9 +498,11 @@ def test_what_a_client_does_not_allow_is_not_done(
 def test_images_of_which_the_server_would_make_too_many_are_refused() -> None:
     clients = server.Clients(Loopback({}), experiment("fedproto"), Settings(), "run")
     said: dict[str, Any] = {"id": 1, "samples": 10, "shape": [3, 224, 224], "classes": ["a", "b"], "domains": ["a"]}
+    said["brings"] = False
     assert clients._read_hello(1, pack(said))[0][0] == 1
     lies: list[tuple[dict[str, Any], str]] = [
         ({"shape": [3, 10_000, 10_000]}, "shape"),
+        ({"brings": None}, "who it is"),
         ({"classes": [str(n) for n in range(10_001)]}, "too many"),
         *(({"samples": number}, "how many samples") for number in (None, 0, -5, 1.5, "9", 10**10)),
     ]
@@ -531,6 +575,7 @@ def test_without_a_list_of_nodes_that_can_be_read_nobody_is_let_in(text: str | N
     "change",
     [
         {"run": None},
+        {"brings": "some"},
         {"classes": []},
         {"shapes": [[1, 8, 8]]},
         {"shapes": [[1, 8]] * 4},
@@ -538,7 +583,7 @@ def test_without_a_list_of_nodes_that_can_be_read_nobody_is_let_in(text: str | N
     ],
 )
 def test_a_damaged_label_of_a_run_is_said(change: dict[str, Any], tmp_path: Path) -> None:
-    label = {"run": "abc", "classes": ["a"], "domains": ["b"], "shapes": [[1, 8, 8]] * 4}
+    label = {"run": "abc", "brings": False, "classes": ["a"], "domains": ["b"], "shapes": [[1, 8, 8]] * 4}
     (tmp_path / "flower.json").write_text(json.dumps(label))
     assert read_label(tmp_path / "flower.json", 4) == label
     (tmp_path / "flower.json").write_text(json.dumps(label | change))

@@ -74,6 +74,8 @@ TRIES = 3
 """How often a round is played until it counts."""
 PAUSE = 1.0
 """Seconds between two looks for clients."""
+NO_DATA = "brings no data, but others do: say --data"
+SOME_DATA = "brings data, and nobody did when the run began"
 PARTS = (("own", "global"), ("own", "all", "domain", "val"), ("head", "nearest", "nearest-own"))
 SCORES = {"/".join(parts) for parts in itertools.product(*PARTS)}
 """Names of accuracies that clients may tell."""
@@ -83,6 +85,7 @@ class Label(TypedDict):
     """What holds for a run from its beginning: its name at the clients, and what they said of their images."""
 
     run: str
+    brings: bool  # whether clients have data of their own, or parts of the experiment's dataset
     classes: list[str]
     domains: list[str]
     shapes: list[list[int]]
@@ -108,6 +111,7 @@ class Known(NamedTuple):
     """A client that has said who it is."""
 
     node: int
+    brings: bool  # data of its own
     samples: int  # that it says it trains on
     shape: tuple[int, int, int]
     classes: tuple[str, ...]
@@ -128,6 +132,7 @@ class Clients:
         self.grid, self.experiment, self.settings, self.run = grid, experiment, settings, run
         self.known: dict[int, Known] = {}
         self.classes: list[str] | None = None  # of the run, once it has begun
+        self.brings: bool | None = None  # likewise
         self.refused: dict[int, str] = {}  # nodes
         self.registered = read_nodes(Path(settings.nodes)) if settings.nodes else {}
 
@@ -142,6 +147,7 @@ class Clients:
     def connected(self) -> dict[int, int]:
         """The nodes of the clients that are there now; new ones are asked who they are."""
         nodes = set(self.grid.get_node_ids())
+        self.refused = {node: why for node, why in self.refused.items() if node in nodes}  # it may return mended
         new = nodes - {client.node for client in self.known.values()} - self.refused.keys()
         if new:
             questions = dict.fromkeys(sorted(new), pack(self.facts()))
@@ -149,6 +155,7 @@ class Clients:
             answers = exchange(self.grid, questions, "query.hello", "hello", seconds, self._read_hello)
             for node, (number, client) in sorted(answers.given.items(), key=lambda item: item[1][0]):
                 self._bind(node, number, client)
+            self._sort_out()
             for node, reason in answers.left_out.items():
                 LOG.warning("node %d is left out: %s", node, reason)
         return {number: client.node for number, client in sorted(self.known.items()) if client.node in nodes}
@@ -165,8 +172,9 @@ class Clients:
     def _read_hello(self, node: int, content: RecordDict) -> tuple[tuple[int, Known], int]:
         facts, _ = unpack(content, LARGEST)
         number, samples, shape = facts.get("id"), facts.get("samples"), facts.get("shape")
+        brings = facts.get("brings")
         names = [facts.get("classes"), facts.get("domains")]
-        if not (isinstance(number, int) and isinstance(shape, list) and len(shape) == 3):
+        if not (isinstance(number, int) and isinstance(brings, bool) and isinstance(shape, list) and len(shape) == 3):
             raise RefusedError("it does not say who it is")
         if not (isinstance(samples, int) and 1 <= samples <= MOST_SAMPLES):
             raise RefusedError("it does not say how many samples it trains on")
@@ -177,7 +185,8 @@ class Clients:
         classes, domains = (tuple(some) for some in names)  # type: ignore[arg-type]  # lists of names, as was checked
         if len(classes) > MOST_CLASSES:
             raise RefusedError("its classes are too many")
-        return (number, Known(node, samples, (shape[0], shape[1], shape[2]), classes, domains)), size(content)
+        client = Known(node, brings, samples, (shape[0], shape[1], shape[2]), classes, domains)
+        return (number, client), size(content)
 
     def _bind(self, node: int, number: int, client: Known) -> None:
         why = None
@@ -187,14 +196,27 @@ class Clients:
             why = f"client {number} is another node"
         elif self.registered and self.registered.get(number) != node:
             why = f"its key is not that of client {number}"
+        elif self.brings not in (None, client.brings):
+            why = f"client {number} {NO_DATA if self.brings else SOME_DATA}"
         elif self.classes is not None and not set(client.classes) <= set(self.classes):
             why = f"client {number} has classes that the run began without"
         if why is None:
             self.known[number] = client
             LOG.info("client %d is node %d and trains on %d samples", number, node, client.samples)
         else:
-            self.refused[node] = why
-            LOG.warning("node %d is refused: %s", node, why)
+            self._refuse(node, why)
+
+    def _sort_out(self) -> None:
+        """Before a run begins: all bring data, or none does. Who forgot it would train on something else unnoticed."""
+        if self.brings is None and any(client.brings for client in self.known.values()):
+            for number, client in list(self.known.items()):
+                if not client.brings:
+                    del self.known[number]
+                    self._refuse(client.node, f"client {number} {NO_DATA}")
+
+    def _refuse(self, node: int, why: str) -> None:
+        self.refused[node] = why
+        LOG.warning("node %d is refused: %s", node, why)
 
 
 class Remote(Sequential):
@@ -434,7 +456,8 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
     label = path / "flower.json"
     old = read_label(label, experiment.clients) if label.exists() else None
     clients = Clients(grid, experiment, settings, old["run"] if old else secrets.token_hex(8))
-    clients.classes = old["classes"] if old else None
+    if old:
+        clients.classes, clients.brings = old["classes"], old["brings"]
     there = clients.wait(experiment.clients, settings.wait, range(experiment.clients))
     if len(there) < settings.minimum:
         raise LostError(f"{len(there)} of at least {settings.minimum} clients came within {settings.wait:g} s")
@@ -444,7 +467,7 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
         raise UserError(
             "classes and images", named, "together they are too many: leave out who names what it should not"
         )
-    clients.classes = said["classes"]
+    clients.classes, clients.brings = said["classes"], said["brings"]
     run = _prepared(experiment, clients, said)
     if not old:
         make_folder(path, label.name, json.dumps(said) + "\n")
@@ -480,6 +503,7 @@ def _label(clients: Clients) -> Label:
     known = [client for _, client in sorted(clients.known.items())]
     return {
         "run": clients.run,
+        "brings": known[0].brings,
         "classes": list(dict.fromkeys(name for client in known for name in client.classes)),
         "domains": clients.domains(()),
         "shapes": [list(clients.known.get(number, known[0]).shape) for number in range(clients.experiment.clients)],
