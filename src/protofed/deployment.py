@@ -43,7 +43,7 @@ from protofed.engines.flower.processes import (
     until_listening,
 )
 from protofed.engines.flower.settings import Settings, check_out, read_nodes
-from protofed.errors import LostError, UserError, unknown
+from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment, read_yaml
 from protofed.forms import made
 from protofed.results.folder import write_atomically
@@ -261,7 +261,7 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
     says = read_yaml(place / "client.yaml")
     if says.get("id") != number:
         raise UserError("--id", number, f"{place / 'client.yaml'} is of client {says.get('id')}")
-    _check_data(data or says.get("data"))
+    _check_data(data or says.get("data"), says.get("data_dir"))
     log = place / "supernode.log"
     config = f'client="{place / "client.yaml"}"' + (f' data="{data}"' if data else "")
     command = [sys.executable, "-P", NODE, "--root-certificates", str(place / "ca.crt")]
@@ -287,16 +287,12 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
                 return 0
 
 
-def _check_data(data: str | None) -> None:
-    """A client whose own data is not there would be online, and fail in every run."""
-    kind, _, path = (data or "").partition(":")
-    if path and not Path(path).exists():
-        raise UserError("--data", data, f"there is no {path}")
-    if data and not path:
-        from protofed.data import DATASETS  # and torch, which a client that brings no dataset's name does not wait for
+def _check_data(data: str | None, data_dir: str | None) -> None:
+    """Read it: a client whose data is not usable would be online, and fail in every run."""
+    if data is not None:
+        from protofed.data import load  # and torch, which a client that brings no data does not wait for
 
-        if kind not in DATASETS:
-            raise unknown("--data", kind, DATASETS)
+        load(data, None if data_dir is None else Path(data_dir))
 
 
 def check(federation: Federation, experiment: Experiment, out: Path) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cli.helpers import everything_in, invoke, succeed
@@ -122,6 +123,39 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
         assert why in outcome.err
     assert not (tmp_path / "other").exists()
     assert not (tmp_path / "federation/server/apps").exists()  # nothing was submitted
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"images": np.full((20, 8, 8), np.nan)}, "images float64"),
+        ({"images": np.full((20, 8, 8), "a")}, "images <U1"),
+        ({"labels": np.full(20, np.nan)}, "labels float64"),
+        ({"labels": np.full(20, -1)}, "numbers start at 0"),
+        ({"labels": np.arange(20) * 10**6}, "no large gaps"),
+        ({"labels": np.arange(19)}, "labels"),
+        (None, "0 pictures"),
+    ],
+)
+@pytest.mark.parametrize("said", ["flag", "file"])
+def test_a_client_whose_data_is_not_usable_does_not_start(
+    change: dict[str, Any] | None, why: str, said: str, tmp_path: Path
+) -> None:
+    """Whether --data or client.yaml names it; without `change` it is an empty folder."""
+    succeed(tmp_path, "deploy", "init", "federation", "--clients", "2", "--port", "9")
+    path = tmp_path / ("data" if change is None else "data.npz")
+    if change is None:
+        path.mkdir()
+    else:
+        arrays: dict[str, Any] = {"images": np.zeros((20, 8, 8), np.uint8), "labels": np.arange(20) % 2}
+        np.savez(path, **arrays | change)
+    if said == "file":
+        with (tmp_path / "federation/clients/1/client.yaml").open("a") as file:
+            file.write(f"data: {'folder' if change is None else 'npz'}:{path}\n")
+    words = ("--data", str(path)) if said == "flag" else ()
+    outcome = invoke(tmp_path, "deploy", "client", "federation", "--id", "1", *words)
+    assert (outcome.code, outcome.out, len(outcome.err.splitlines())) == (2, "", 1)
+    assert why in outcome.err
 
 
 @pytest.mark.parametrize(

@@ -248,10 +248,18 @@ def test_who_forgets_its_data_while_others_bring_theirs_is_refused(
 
     grid.trouble = mend
     asked = replace(experiment("mp-fedcl"), clients=3, train_size=None, rounds=4)
-    serve(grid, asked, Settings(str(tmp_path / "run"), **QUICK))
+    (tmp_path / "nodes.json").write_text(json.dumps({k: 100 + k for k in range(3)}))
+    serve(grid, asked, Settings(str(tmp_path / "run"), nodes=str(tmp_path / "nodes.json"), **QUICK))
     others = [k for k in range(3) if k != forgets]
     assert [line["participants"] for line in lines(tmp_path / "run")] == [others, others, others, [0, 1, 2]]
-    assert f"client {forgets} brings no data, but others do: say --data" in caplog.text
+    why = "it brings no data, but others do: say --data"
+    assert why in caplog.text
+    assert [line.get("left_out", {}).get(str(forgets)) for line in lines(tmp_path / "run")] == [
+        "not connected" if late else why,
+        why,
+        "not connected",
+        None,
+    ]
 
 
 def test_who_brings_data_into_a_run_that_began_without_is_refused(
@@ -269,7 +277,7 @@ def test_who_brings_data_into_a_run_that_began_without_is_refused(
     asked = replace(experiment("mp-fedcl"), clients=3, train_size=None)
     serve(grid, asked, Settings(str(tmp_path / "run"), **QUICK))
     assert [line["participants"] for line in lines(tmp_path / "run")] == [[0, 1]] * 3
-    assert "client 2 brings data, and nobody did when the run began" in caplog.text
+    assert "it brings data, and nobody did when the run began" in caplog.text
 
 
 def test_too_few_clients_end_a_run_which_can_go_on_later(tmp_path: Path) -> None:
@@ -486,13 +494,28 @@ def test_what_a_client_does_not_allow_is_not_done(
 ) -> None:
     nodes = {100 + k: with_folder(tmp_path, k, **(says if k == 1 else {})) for k in range(4)}
     asked = replace(experiment("fedproto"), train_size=120, eval_every=3)
-    serve(Loopback(nodes), asked, Settings(str(tmp_path / "run"), minimum=3, **QUICK))
+    (tmp_path / "nodes.json").write_text(json.dumps({k: 100 + k for k in range(4)}))
+    settings = Settings(str(tmp_path / "run"), minimum=3, nodes=str(tmp_path / "nodes.json"), **QUICK)
+    serve(Loopback(nodes), asked, settings)
     for line in lines(tmp_path / "run"):
         assert 1 not in line["participants"]
         assert list(line["left_out"]) == ["1"]
+        assert line["left_out"]["1"] in ("error 101: RefusedError", "error 102: UserError")
     told = capsys.readouterr()
     assert why in told.out + told.err  # at the client
     assert "nowhere" not in caplog.text  # not at the server
+
+
+def test_a_run_without_enough_clients_says_what_was_wrong_with_those_that_came(tmp_path: Path) -> None:
+    nodes = {100: with_folder(tmp_path, 0), 101: brings(tmp_path, 1), 102: with_folder(tmp_path, 2, rounds=1)}
+    (tmp_path / "nodes.json").write_text(json.dumps({k: 100 + k for k in range(4)}))
+    settings = Settings(str(tmp_path / "run"), minimum=2, nodes=str(tmp_path / "nodes.json"), **QUICK)
+    with pytest.raises(LostError) as lost:
+        serve(Loopback(nodes), replace(experiment("fedproto"), train_size=None), settings)
+    assert str(lost.value) == (
+        "1 of at least 2 clients came within 0.3 s; client 0: it brings no data, but others do: say --data; "
+        "client 2: error 101: RefusedError"
+    )
 
 
 def test_images_of_which_the_server_would_make_too_many_are_refused() -> None:

@@ -74,8 +74,9 @@ TRIES = 3
 """How often a round is played until it counts."""
 PAUSE = 1.0
 """Seconds between two looks for clients."""
-NO_DATA = "brings no data, but others do: say --data"
-SOME_DATA = "brings data, and nobody did when the run began"
+AWAY = "not connected"
+NO_DATA = "it brings no data, but others do: say --data"
+SOME_DATA = "it brings data, and nobody did when the run began"
 PARTS = (("own", "global"), ("own", "all", "domain", "val"), ("head", "nearest", "nearest-own"))
 SCORES = {"/".join(parts) for parts in itertools.product(*PARTS)}
 """Names of accuracies that clients may tell."""
@@ -134,6 +135,7 @@ class Clients:
         self.classes: list[str] | None = None  # of the run, once it has begun
         self.brings: bool | None = None  # likewise
         self.refused: dict[int, str] = {}  # nodes
+        self.failed: dict[int, str] = {}  # nodes that did not say who they are when they were last asked
         self.registered = read_nodes(Path(settings.nodes)) if settings.nodes else {}
 
     def domains(self, begun: Sequence[str]) -> list[str]:
@@ -148,6 +150,7 @@ class Clients:
         """The nodes of the clients that are there now; new ones are asked who they are."""
         nodes = set(self.grid.get_node_ids())
         self.refused = {node: why for node, why in self.refused.items() if node in nodes}  # it may return mended
+        self.failed = {}
         new = nodes - {client.node for client in self.known.values()} - self.refused.keys()
         if new:
             questions = dict.fromkeys(sorted(new), pack(self.facts()))
@@ -156,9 +159,15 @@ class Clients:
             for node, (number, client) in sorted(answers.given.items(), key=lambda item: item[1][0]):
                 self._bind(node, number, client)
             self._sort_out()
-            for node, reason in answers.left_out.items():
+            self.failed = answers.left_out
+            for node, reason in self.failed.items():
                 LOG.warning("node %d is left out: %s", node, reason)
         return {number: client.node for number, client in sorted(self.known.items()) if client.node in nodes}
+
+    def absent(self, members: Collection[int]) -> dict[int, str]:
+        """Why some clients do not take part; whose node it was that failed is known from their keys."""
+        reasons, nodes = self.refused | self.failed, self.registered
+        return {member: reasons.get(nodes[member], AWAY) if member in nodes else AWAY for member in members}
 
     def wait(self, number: int, seconds: float, who: Collection[int]) -> list[int]:
         """Until so many of some clients are there, or the time is over."""
@@ -197,9 +206,9 @@ class Clients:
         elif self.registered and self.registered.get(number) != node:
             why = f"its key is not that of client {number}"
         elif self.brings not in (None, client.brings):
-            why = f"client {number} {NO_DATA if self.brings else SOME_DATA}"
+            why = NO_DATA if self.brings else SOME_DATA
         elif self.classes is not None and not set(client.classes) <= set(self.classes):
-            why = f"client {number} has classes that the run began without"
+            why = "it has classes that the run began without"
         if why is None:
             self.known[number] = client
             LOG.info("client %d is node %d and trains on %d samples", number, node, client.samples)
@@ -212,7 +221,7 @@ class Clients:
             for number, client in list(self.known.items()):
                 if not client.brings:
                     del self.known[number]
-                    self._refuse(client.node, f"client {number} {NO_DATA}")
+                    self._refuse(client.node, NO_DATA)
 
     def _refuse(self, node: int, why: str) -> None:
         self.refused[node] = why
@@ -243,7 +252,7 @@ class Remote(Sequential):
                 lack = f"fewer than {needed} answered"
             except UnmaskError as error:
                 answers, lack = Answers({}, {}, 0), str(error)
-            absent = dict.fromkeys((member for member in who if member not in there), "not connected")
+            absent = self.clients.absent([member for member in who if member not in there])
             self.left_out = dict(sorted((absent | answers.left_out).items()))
             for member, why in self.left_out.items():
                 LOG.warning("round %d: client %d is left out: %s", clock.round + 1, member, why)
@@ -460,7 +469,10 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
         clients.classes, clients.brings = old["classes"], old["brings"]
     there = clients.wait(experiment.clients, settings.wait, range(experiment.clients))
     if len(there) < settings.minimum:
-        raise LostError(f"{len(there)} of at least {settings.minimum} clients came within {settings.wait:g} s")
+        others = clients.absent(set(range(experiment.clients)) - set(there))
+        reasons = [f"client {number}: {why}" for number, why in sorted(others.items()) if why != AWAY]
+        lack = f"{len(there)} of at least {settings.minimum} clients came within {settings.wait:g} s"
+        raise LostError("; ".join([lack, *reasons]))
     said = old or _label(clients)
     if too_much(said):
         named = {number: (len(client.classes), list(client.shape)) for number, client in sorted(clients.known.items())}
