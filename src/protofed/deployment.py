@@ -59,7 +59,7 @@ from protofed.engines.flower.processes import (
     tool,
     until_listening,
 )
-from protofed.engines.flower.settings import Settings, read_nodes, toml
+from protofed.engines.flower.settings import Settings, check_out, read_nodes, toml
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment, read_yaml
 from protofed.forms import made
@@ -316,6 +316,7 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
     if says.server is None or where is None or int(where[1]) > 65535:
         raise UserError(f"{path}: server", says.server, "it must be the server's address, as HOST:PORT")
     _check_keys(place)
+    _check_data(says.data, says.data_dir)
     log = place / "supernode.log"
     config = f"client={toml(str(path))}" + (f" data={toml(says.data)}" if says.data else "")
     command = [sys.executable, "-P", NODE, "--root-certificates", str(place / "ca.crt")]
@@ -372,10 +373,19 @@ def _check_server(address: str, authority: Path) -> None:
         pass
 
 
-def check(federation: Federation, experiment: Experiment) -> None:
-    """Refuse an experiment of another number of clients."""
+def _check_data(data: str | None, data_dir: str | None) -> None:
+    """Read it: a client whose data is not usable would be online, and fail in every run."""
+    if data is not None:
+        from protofed.data import load  # and torch, which a client that brings no data does not wait for
+
+        load(data, None if data_dir is None else Path(data_dir))
+
+
+def check(federation: Federation, experiment: Experiment, out: Path) -> None:
+    """Refuse an experiment of another number of clients, or one that its folder is not for."""
     if experiment.clients != federation.clients:
         raise UserError("--clients", experiment.clients, f"the federation has {federation.clients}")
+    check_out(out, experiment)
 
 
 def play(federation: Federation, experiment: Experiment, out: Path, each: Callable[[dict[str, Any]], None]) -> None:

@@ -24,6 +24,10 @@ class LostError(RuntimeError):
     """Another process of a run that several share has failed or is gone."""
 
 
+class HopelessError(RuntimeError):
+    """A run that is played elsewhere has failed, and would fail again."""
+
+
 def _shown(value: object) -> str:
     """A value as Python writes it, if it can and the line stays one."""
     try:

@@ -215,8 +215,8 @@ def _make_owner(folder: Path) -> None:
     text = "id: 3\nserver: 127.0.0.1:9092\ndata: digits\nmethods: [mp-fedcl]\nrounds: 200\nmegabytes: 100\n"
     (folder / "client.yaml").write_text(text + "send: [prototypes, numbers]\ndevice: cpu\nthreads: 1\n")
     (folder / "nodes.json").write_text('{"0": 11, "1": 12}\n')
-    label = {"run": "abc", "classes": ["a", "b"], "domains": ["c"], "shapes": [[1, 8, 8], [3, 16, 16]]}
-    (folder / "flower.json").write_text(json.dumps(label))
+    label = {"run": "abc", "brings": False, "classes": ["a", "b"], "domains": ["c"]}
+    (folder / "flower.json").write_text(json.dumps(label | {"shapes": [[1, 8, 8], [3, 16, 16]]}))
 
 
 def _read_owner(folder: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 
 from protofed.cli import runs, watch, report, theory, sweep, reproduce, lists, encoder, use, deploy  # isort: skip  (the order of the commands in --help)
 from protofed.cli.common import app, speaks
-from protofed.errors import DivergedError, LostError, UserError
+from protofed.errors import DivergedError, HopelessError, LostError, UserError
 
 __all__ = [
     "app",
@@ -28,7 +28,7 @@ def main() -> None:
     """Run the command line; wrong input is one line on stderr and exit code 2."""
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="protofed", standalone_mode=False)
-    except (UserError, DivergedError, LostError) as error:
+    except (UserError, DivergedError, LostError, HopelessError) as error:
         if speaks() or isinstance(error, LostError):
             print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2 if isinstance(error, UserError) else 1)

@@ -99,9 +99,8 @@ def run_command(
 
     federation = deployment.Federation.open(folder)
     experiment = Experiment.from_mapping({"clients": federation.clients, **read_yaml(config)})
-    deployment.check(federation, experiment)
     path = out or fresh_path(config.stem, federation.folder / "runs")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    deployment.check(federation, experiment, path)
     again = f"protofed deploy run {folder} {config} --out {path}"
     _follow(experiment, path, quiet, as_json, lambda each: deployment.play(federation, experiment, path, each), again)
 

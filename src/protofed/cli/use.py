@@ -41,18 +41,19 @@ def export_command(
         typer.Option(
             "--data",
             metavar="PATH|NAME",
-            help="Of a federation's run: images of its classes, to measure the model with; a folder, an npz file or a dataset.",
+            help="For a federation's run: images of its classes to measure the model with; a folder, npz or dataset.",
         ),
     ] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx; needs protofed[onnx].")] = False,
     as_json: Json = False,
 ) -> None:
     """Make a model of a run, usable without it."""
+    from protofed.engines.flower.owner import dataset_at
     from protofed.results.folder import RunFolder
     from protofed.use.export import export
 
     refuse_existing(out)
-    made = export(RunFolder.open(folder), client, data and dataset_at(data))
+    made = export(RunFolder.open(folder), client, data and dataset_at("--data", data))
     made.write(out, onnx)
     card = made.predictor.card
     if as_json:

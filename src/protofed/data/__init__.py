@@ -30,6 +30,7 @@ __all__ = [
     "Federation",
     "Samples",
     "Split",
+    "check_name",
     "federate",
     "heat_map",
     "join",
@@ -45,12 +46,11 @@ def load(
     name: str, data_dir: Path | None = None, train_size: int | None = None, image_size: int | None = None
 ) -> Dataset:
     """A dataset by name, with all or the first `train_size` of its training images, of their size or of another."""
+    check_name(name)
     kind, _, path = name.partition(":")
     try:
-        if path and kind in OWN:
+        if path:
             dataset = _own(name, kind, Path(path), image_size)
-        elif name not in DATASETS:
-            raise unknown("--dataset", name, (*DATASETS, *(f"{kind}:PATH" for kind in OWN)))
         elif DATASETS[name].parts:
             dataset = _together(name, DATASETS[name], data_dir, image_size)
         else:
@@ -62,6 +62,13 @@ def load(
     if not 1 <= train_size <= len(dataset.train):
         raise UserError("--train-size", train_size, f"{name} has 1 to {len(dataset.train)} training images")
     return replace(dataset, train=dataset.train.take(torch.arange(train_size)))
+
+
+def check_name(name: str) -> None:
+    """Refuse what is the name of no dataset; whether its files are there is not asked."""
+    kind, _, path = name.partition(":")
+    if name not in DATASETS and not (path and kind in OWN):
+        raise unknown("--dataset", name, (*DATASETS, *(f"{kind}:PATH" for kind in OWN)))
 
 
 def _own(name: str, kind: str, path: Path, side: int | None) -> Dataset:

@@ -19,7 +19,7 @@ from protofed.models.resnet import resnet10, resnet18, resnet18_fine
 from protofed.models.user import adopt
 from protofed.plugins import is_file_spec, load_from_file
 
-__all__ = ["MODELS", "Factory", "ModelSpec", "Output", "adopt", "build", "check_size", "parameter_count"]
+__all__ = ["MODELS", "Factory", "ModelSpec", "Output", "adopt", "build", "check_size", "factory_of", "parameter_count"]
 
 Shape = tuple[int, int, int]
 Factory = Callable[[Shape, int], nn.Module]
@@ -68,7 +68,7 @@ def build(
 
     The same key gives the same weights, and torch's global generator is left as it was. `extend` may add to the model.
     """
-    factory = _factory(spec) if isinstance(spec, str) else spec
+    factory = factory_of(spec) if isinstance(spec, str) else spec
     label = spec if isinstance(spec, str) else getattr(spec, "__name__", repr(spec))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(generator_key)  # torch.manual_seed would reseed the GPUs too
@@ -83,7 +83,8 @@ def build(
         return module if extend is None else extend(module, classes)
 
 
-def _factory(spec: str) -> Factory:
+def factory_of(spec: str) -> Factory:
+    """What makes the model of a name in MODELS, or of `path/to/file.py:ClassName`."""
     if spec in MODELS:
         return MODELS[spec][0]
     if is_file_spec(spec):

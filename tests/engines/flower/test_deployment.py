@@ -17,16 +17,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cli.helpers import everything_in, invoke, succeed
 from engines.flower.federation import alive, descendants, federation, until
 from engines.flower.test_rounds import assert_same, sequential
 from protofed.deployment import Federation, _check_server, init
+from protofed.engines.flower import follow
 from protofed.engines.flower.app import write_app
 from protofed.engines.flower.client import Owner
+from protofed.engines.flower.follow import HOPELESS
 from protofed.engines.flower.owner import Says
-from protofed.engines.flower.processes import alone, connect, interruptible, require_free, running
+from protofed.engines.flower.processes import Ask, alone, connect, interruptible, require_free, running
 from protofed.engines.flower.settings import Settings, toml
 from protofed.errors import UserError
 from protofed.experiment import Experiment
@@ -170,6 +173,13 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
     succeed(tmp_path, "deploy", "init", "federation", "--clients", "2")
     (tmp_path / "experiment.yaml").write_text("method: fedproto\nclients: 3\n")
     other = ("init", "other", "--clients", "2")
+    (tmp_path / "good.yaml").write_text("method: fedproto\n")
+    (tmp_path / "model.yaml").write_text("model: cnnn\n")
+    (tmp_path / "data.yaml").write_text("dataset: digits+digit\n")
+    for name in ("begun", "local"):  # one over a network, one not
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(Experiment("fedavg", clients=2, seed=7, device="cuda").to_yaml())
+    (tmp_path / "begun/flower.json").write_text("{}")
     for words, why in (
         (("init", "other", "--clients", "0"), "--clients"),
         (("init", "other", "--clients", "2", "--minimum", "3"), "--minimum"),
@@ -187,12 +197,82 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
         (("client", "federation", "--id", "1", "--data", "digit"), "did you mean 'digits'"),
         (("run", "federation", "nowhere.yaml"), "nowhere.yaml"),
         (("run", "federation", "experiment.yaml"), "--clients"),
+        (("run", "federation", "model.yaml"), "did you mean 'cnn'"),
+        (("run", "federation", "data.yaml"), "did you mean 'digits'"),
+        (("run", "federation", "good.yaml", "--out", "good.yaml"), "it exists"),
+        (("run", "federation", "good.yaml", "--out", "federation"), "it exists"),
+        (("run", "federation", "good.yaml", "--out", "local"), "it exists"),
+        (
+            ("run", "federation", "good.yaml", "--out", "begun"),
+            "it holds another experiment (method 'fedavg', not 'fedproto'; seed 7, not 0)",
+        ),
     ):
         outcome = invoke(tmp_path, "deploy", *words)
         assert outcome.code == 2, words
         assert len(outcome.err.splitlines()) == 1
         assert why in outcome.err
     assert not (tmp_path / "other").exists()
+    assert not (tmp_path / "federation/server/apps").exists()  # nothing was submitted
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"images": np.full((20, 8, 8), np.nan)}, "images float64"),
+        ({"images": np.full((20, 8, 8), "a")}, "images <U1"),
+        ({"labels": np.full(20, np.nan)}, "labels float64"),
+        ({"labels": np.full(20, -1)}, "numbers start at 0"),
+        ({"labels": np.arange(20) * 10**6}, "no large gaps"),
+        ({"labels": np.arange(19)}, "labels"),
+        (None, "0 pictures"),
+    ],
+)
+@pytest.mark.parametrize("said", ["flag", "file"])
+def test_a_client_whose_data_is_not_usable_does_not_start(
+    change: dict[str, Any] | None, why: str, said: str, tmp_path: Path
+) -> None:
+    """Whether --data or client.yaml names it; without `change` it is an empty folder."""
+    succeed(tmp_path, "deploy", "init", "federation", "--clients", "2", "--port", "9")
+    path = tmp_path / ("data" if change is None else "data.npz")
+    if change is None:
+        path.mkdir()
+    else:
+        arrays: dict[str, Any] = {"images": np.zeros((20, 8, 8), np.uint8), "labels": np.arange(20) % 2}
+        np.savez(path, **arrays | change)
+    if said == "file":
+        with (tmp_path / "federation/clients/1/client.yaml").open("a") as file:
+            file.write(f"data: {'folder' if change is None else 'npz'}:{path}\n")
+    words = ("--data", str(path)) if said == "flag" else ()
+    outcome = invoke(tmp_path, "deploy", "client", "federation", "--id", "1", *words)
+    assert (outcome.code, outcome.out, len(outcome.err.splitlines())) == (2, "", 1)
+    assert why in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("details", "code", "said"),
+    [
+        ("0 of at least 2 clients came\nwithin 12 s", 1, "0 of at least 2 clients came within 12 s; continue with: "),
+        (f"{HOPELESS}--model: 'x' is not usable; no", 1, "error: the run has failed: --model: 'x' is not usable; no"),
+    ],
+)
+def test_a_run_that_failed_says_why(
+    details: str, code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And how to continue, only where that can help."""
+    failed = {"status": "finished:failed", "status-details": f"ServerApp failed with exception: {details}"}
+
+    @contextmanager
+    def commands(_: Path) -> Iterator[Ask]:
+        yield lambda *words: {"run-id": 5} if words[0] == "run" else {"runs": [failed]}
+
+    monkeypatch.setattr(follow, "commands", commands)
+    monkeypatch.setattr(follow, "ASK", 0.0)
+    succeed(tmp_path, "deploy", "init", "federation", "--clients", "2")
+    (tmp_path / "experiment.yaml").write_text("method: fedproto\n")
+    outcome = invoke(tmp_path, "deploy", "run", "federation", "experiment.yaml", "--quiet")
+    assert (outcome.code, len(outcome.err.splitlines())) == (code, 1)
+    assert said in outcome.err
+    assert ("continue with" in outcome.err) == (HOPELESS not in details)
 
 
 def test_what_init_could_not_finish_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

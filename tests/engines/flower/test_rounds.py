@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from safetensors.torch import load_file
 
 from engines.flower.loopback import Loopback, in_simulation, with_folder
 from engines.test_alone import METHODS, experiment
 from protofed.engines.flower import client, server
+from protofed.engines.flower.follow import HOPELESS
 from protofed.engines.flower.memory import FolderMemory
-from protofed.engines.flower.server import read_label, serve
+from protofed.engines.flower.server import read_label, serve, server_app
 from protofed.engines.flower.settings import Settings
 from protofed.engines.flower.wire import digest, pack, record, size
-from protofed.errors import LostError, UserError
+from protofed.errors import HopelessError, LostError, UserError
 from protofed.experiment import Experiment
 from protofed.messages import Upload
 from protofed.prototypes import Prototypes
@@ -199,6 +201,85 @@ def test_who_comes_late_is_welcome(tmp_path: Path) -> None:
     assert "tested" not in second
 
 
+def brings(place: Path, number: int, **more: Any) -> dict[str, Any]:
+    """The node of a client with data of its own."""
+    labels = np.arange(24) % 3
+    images = np.random.default_rng(number).integers(0, 255, (24, 1, 8, 8), dtype=np.uint8)
+    np.savez(place / f"site{number}.npz", images=images, labels=labels, **more)
+    return with_folder(place, number, data=f"npz:{place / f'site{number}.npz'}")
+
+
+def test_who_comes_late_may_bring_its_own_data_and_domain(tmp_path: Path) -> None:
+    grid = Loopback({100 + k: brings(tmp_path, k) for k in range(3)})
+    grid.offline = {102}
+
+    def arrive(answer: Message) -> list[Message]:
+        if (answer.metadata.message_type, answer.metadata.group_id) == ("evaluate", "1"):
+            grid.offline.clear()
+        return [answer]
+
+    grid.trouble = arrive
+    asked = replace(experiment("mp-fedcl"), clients=3, train_size=None)
+    serve(grid, asked, Settings(str(tmp_path / "run"), **QUICK))
+    first, *later = lines(tmp_path / "run")
+    assert (first["participants"], [line["participants"] for line in later]) == ([0, 1], [[0, 1, 2]] * 2)
+    assert list(first["per_domain"]["global/domain/head"]) == ["site0", "site1"]
+    for line in later:
+        assert "left_out" not in line
+        assert "tested" not in line
+        assert list(line["per_domain"]["global/domain/head"]) == ["site0", "site1", "site2"]
+
+
+@pytest.mark.parametrize(("forgets", "late"), [(0, False), (2, False), (2, True)])
+def test_who_forgets_its_data_while_others_bring_theirs_is_refused(
+    forgets: int, late: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = {100 + k: brings(tmp_path, k) for k in range(3)} | {100 + forgets: with_folder(tmp_path, forgets)}
+    grid = Loopback(nodes)
+    grid.offline = {100 + forgets} if late else set()
+
+    def mend(answer: Message) -> list[Message]:
+        """It comes; later it leaves, and comes back with data."""
+        if answer.metadata.message_type == "evaluate":
+            grid.offline = {100 + forgets} if answer.metadata.group_id == "2" else set()
+            if answer.metadata.group_id == "3":
+                brings(tmp_path, forgets)
+        return [answer]
+
+    grid.trouble = mend
+    asked = replace(experiment("mp-fedcl"), clients=3, train_size=None, rounds=4)
+    (tmp_path / "nodes.json").write_text(json.dumps({k: 100 + k for k in range(3)}))
+    serve(grid, asked, Settings(str(tmp_path / "run"), nodes=str(tmp_path / "nodes.json"), **QUICK))
+    others = [k for k in range(3) if k != forgets]
+    assert [line["participants"] for line in lines(tmp_path / "run")] == [others, others, others, [0, 1, 2]]
+    why = "it brings no data, but others do: say --data"
+    assert why in caplog.text
+    assert [line.get("left_out", {}).get(str(forgets)) for line in lines(tmp_path / "run")] == [
+        "not connected" if late else why,
+        why,
+        "not connected",
+        None,
+    ]
+
+
+def test_who_brings_data_into_a_run_that_began_without_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = Loopback({100: with_folder(tmp_path, 0), 101: with_folder(tmp_path, 1), 102: brings(tmp_path, 2)})
+    grid.offline = {102}
+
+    def arrive(answer: Message) -> list[Message]:
+        if answer.metadata.message_type == "evaluate":
+            grid.offline.clear()
+        return [answer]
+
+    grid.trouble = arrive
+    asked = replace(experiment("mp-fedcl"), clients=3, train_size=None)
+    serve(grid, asked, Settings(str(tmp_path / "run"), **QUICK))
+    assert [line["participants"] for line in lines(tmp_path / "run")] == [[0, 1]] * 3
+    assert "it brings data, and nobody did when the run began" in caplog.text
+
+
 def test_too_few_clients_end_a_run_which_can_go_on_later(tmp_path: Path) -> None:
     nodes = {100 + k: with_folder(tmp_path, k) for k in range(4)}
     grid = Loopback(nodes)
@@ -285,6 +366,29 @@ def test_a_server_goes_on_after_its_last_round_whatever_the_experiment_says(tmp_
     assert len(lines(tmp_path / "run")) == 5
     serve(Loopback(nodes), asked, Settings(str(tmp_path / "run")))
     assert_same(tmp_path / "run", sequential(asked))
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_folder_of_another_experiment_is_not_played_on(rounds: int, tmp_path: Path) -> None:
+    """Whether it is finished or not."""
+    grid = Loopback(in_simulation(4))
+    asked = experiment("fedproto")
+
+    def trouble(answer: Message) -> list[Message]:
+        if (answer.metadata.message_type, answer.metadata.group_id) == ("train", str(rounds + 1)):
+            raise KilledError
+        return [answer]
+
+    grid.trouble = trouble
+    with pytest.raises(KilledError) if rounds < 3 else nullcontext():
+        serve(grid, asked, Settings(str(tmp_path / "run")))
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    other = Loopback(in_simulation(4))
+    for change in ({"method": "mp-fedcl", "params": {}}, {"seed": 7}, {"rounds": 4}):
+        with pytest.raises(UserError, match=f"another experiment .*{next(iter(change))}"):
+            serve(other, replace(asked, **change), Settings(str(tmp_path / "run")))
+    assert not other.asked
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
 
 
 def test_a_server_killed_when_it_had_made_its_folder_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,21 +494,38 @@ def test_what_a_client_does_not_allow_is_not_done(
 ) -> None:
     nodes = {100 + k: with_folder(tmp_path, k, **(says if k == 1 else {})) for k in range(4)}
     asked = replace(experiment("fedproto"), train_size=120, eval_every=3)
-    serve(Loopback(nodes), asked, Settings(str(tmp_path / "run"), minimum=3, **QUICK))
+    (tmp_path / "nodes.json").write_text(json.dumps({k: 100 + k for k in range(4)}))
+    settings = Settings(str(tmp_path / "run"), minimum=3, nodes=str(tmp_path / "nodes.json"), **QUICK)
+    serve(Loopback(nodes), asked, settings)
     for line in lines(tmp_path / "run"):
         assert 1 not in line["participants"]
         assert list(line["left_out"]) == ["1"]
+        assert line["left_out"]["1"] in ("error 101: RefusedError", "error 102: UserError")
     told = capsys.readouterr()
     assert why in told.out + told.err  # at the client
     assert "nowhere" not in caplog.text  # not at the server
 
 
+def test_a_run_without_enough_clients_says_what_was_wrong_with_those_that_came(tmp_path: Path) -> None:
+    nodes = {100: with_folder(tmp_path, 0), 101: brings(tmp_path, 1), 102: with_folder(tmp_path, 2, rounds=1)}
+    (tmp_path / "nodes.json").write_text(json.dumps({k: 100 + k for k in range(4)}))
+    settings = Settings(str(tmp_path / "run"), minimum=2, nodes=str(tmp_path / "nodes.json"), **QUICK)
+    with pytest.raises(LostError) as lost:
+        serve(Loopback(nodes), replace(experiment("fedproto"), train_size=None), settings)
+    assert str(lost.value) == (
+        "1 of at least 2 clients came within 0.3 s; client 0: it brings no data, but others do: say --data; "
+        "client 2: error 101: RefusedError"
+    )
+
+
 def test_images_of_which_the_server_would_make_too_many_are_refused() -> None:
     clients = server.Clients(Loopback({}), experiment("fedproto"), Settings(), "run")
     said: dict[str, Any] = {"id": 1, "samples": 10, "shape": [3, 224, 224], "classes": ["a", "b"], "domains": ["a"]}
+    said["brings"] = False
     assert clients._read_hello(1, pack(said))[0][0] == 1
     lies: list[tuple[dict[str, Any], str]] = [
         ({"shape": [3, 10_000, 10_000]}, "shape"),
+        ({"brings": None}, "who it is"),
         ({"classes": [str(n) for n in range(10_001)]}, "too many"),
         *(({"samples": number}, "how many samples") for number in (None, 0, -5, 1.5, "9", 10**10)),
     ]
@@ -477,6 +598,7 @@ def test_without_a_list_of_nodes_that_can_be_read_nobody_is_let_in(text: str | N
     "change",
     [
         {"run": None},
+        {"brings": "some"},
         {"classes": []},
         {"shapes": [[1, 8, 8]]},
         {"shapes": [[1, 8]] * 4},
@@ -484,7 +606,7 @@ def test_without_a_list_of_nodes_that_can_be_read_nobody_is_let_in(text: str | N
     ],
 )
 def test_a_damaged_label_of_a_run_is_said(change: dict[str, Any], tmp_path: Path) -> None:
-    label = {"run": "abc", "classes": ["a"], "domains": ["b"], "shapes": [[1, 8, 8]] * 4}
+    label = {"run": "abc", "brings": False, "classes": ["a"], "domains": ["b"], "shapes": [[1, 8, 8]] * 4}
     (tmp_path / "flower.json").write_text(json.dumps(label))
     assert read_label(tmp_path / "flower.json", 4) == label
     (tmp_path / "flower.json").write_text(json.dumps(label | change))
@@ -492,7 +614,18 @@ def test_a_damaged_label_of_a_run_is_said(change: dict[str, Any], tmp_path: Path
         read_label(tmp_path / "flower.json", 4)
 
 
-@pytest.mark.parametrize(("name", "value"), [("drift", "sudden"), ("method", "fccl-plus"), ("novel", 3)])
+def test_what_would_fail_again_is_marked_for_who_follows_the_run(tmp_path: Path) -> None:
+    for model, kind, said in (("cnnn", HopelessError, f"^{HOPELESS}--model"), ("cnn", LostError, "^0 of")):
+        (tmp_path / "experiment.yaml").write_text(replace(experiment("fedproto"), model=model).to_yaml())
+        context = Context(1, 1, {}, RecordDict(), {"out": str(tmp_path / "run"), **QUICK})
+        with pytest.raises(kind, match=said):
+            server_app(tmp_path)(Loopback({}), context)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("drift", "sudden"), ("method", "fccl-plus"), ("novel", 3), ("model", "cnnn"), ("dataset", "digit")],
+)
 def test_what_cannot_be_done_over_a_network_is_said_at_once(name: str, value: Any, tmp_path: Path) -> None:
     asked = replace(experiment("fedproto"), **{name: value, "params": {}})
     with pytest.raises(UserError, match=f"--{name}"):

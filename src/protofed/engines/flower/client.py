@@ -89,13 +89,14 @@ class Handler(Protocol):
 
 
 def hello(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:  # noqa: ARG001
-    """Who this is, how many samples it trains on, and what its images and classes look like."""
+    """Who this is, whether it brings data, how many samples it trains on, and what images and classes look like."""
     experiment = Experiment.from_mapping(facts["experiment"])
     owner.check(experiment, len(data))
     here = federation_here(experiment, owner)
     train = here.clients[0].train
     named = {"classes": here.classes, "domains": here.domains}
-    return pack({"id": owner.id, "samples": len(train), "shape": list(train.images.shape[1:]), **named})
+    about = {"brings": owner.data is not None, "samples": len(train), "shape": list(train.images.shape[1:])}
+    return pack({"id": owner.id, **about, **named})
 
 
 def train(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:

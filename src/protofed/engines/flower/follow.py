@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from protofed.engines.flower.processes import CONNECTION, commands
-from protofed.errors import LostError
+from protofed.errors import HopelessError, LostError
 
 LOOK = 0.5
 """Seconds between two looks at the run folder."""
 ASK = 1.0
 """Seconds between two questions to the SuperLink."""
+HOPELESS = "it would fail again: "
+"""What the text of such an error begins with at the server: of errors Flower passes on nothing else."""
 
 
 def play(home: Path, app: Path, out: Path, each: Callable[[dict[str, Any]], None], *options: str) -> None:
@@ -23,19 +25,23 @@ def play(home: Path, app: Path, out: Path, each: Callable[[dict[str, Any]], None
     with commands(home) as ask:
         number = str(ask("run", str(app), CONNECTION, *options)["run-id"])
         try:
-            status, asked = "", time.monotonic()
-            while not status.startswith("finished"):
+            run, asked = {"status": ""}, time.monotonic()
+            while not run["status"].startswith("finished"):
                 time.sleep(LOOK)
                 seen = _show(out, seen, each)
                 if time.monotonic() - asked > ASK:
                     (run,) = ask("list", "--run-id", number, CONNECTION)["runs"]
-                    status, asked = str(run["status"]), time.monotonic()
+                    asked = time.monotonic()
             _show(out, seen, each)
         except BaseException:
             ask("stop", number, CONNECTION)
             raise
-    if status != "finished:completed":
-        raise LostError(f"the run has {status.replace(':', ', ')}")
+    if run["status"] != "finished:completed":
+        details = " ".join(run["status-details"].split())
+        why = details.partition(" failed with exception: ")[2] or details
+        if why.startswith(HOPELESS):
+            raise HopelessError(f"the run has failed: {why.removeprefix(HOPELESS)}")
+        raise LostError(f"the run has {run['status'].replace(':', ', ')}: {why}")
 
 
 def _rounds(out: Path) -> int:

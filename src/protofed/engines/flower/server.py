@@ -20,19 +20,21 @@ import torch
 from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from protofed.data import Client, Federation, Samples
+from protofed.data import Client, Federation, Samples, check_name
 from protofed.engines.base import Engine
 from protofed.engines.flower.exchange import Answers, exchange
-from protofed.engines.flower.settings import Settings, read_nodes
+from protofed.engines.flower.follow import HOPELESS
+from protofed.engines.flower.settings import Settings, check_out, read_nodes
 from protofed.engines.flower.wire import pack, read_book, size, spelt, unpack
 from protofed.engines.sequential import Sequential
-from protofed.errors import LostError, UserError
+from protofed.errors import DivergedError, HopelessError, LostError, UserError
 from protofed.evaluation import Evaluation
 from protofed.experiment import Experiment, read_yaml
 from protofed.forms import read_json, require
 from protofed.messages import Broadcast, Upload
 from protofed.methods import build_method
 from protofed.methods.base import Clock, PublicExchange
+from protofed.models import factory_of
 from protofed.randomness import generator
 from protofed.results.folder import RunFolder, make_folder, write_atomically
 from protofed.results.progress import Progress
@@ -72,6 +74,9 @@ TRIES = 3
 """How often a round is played until it counts."""
 PAUSE = 1.0
 """Seconds between two looks for clients."""
+AWAY = "not connected"
+NO_DATA = "it brings no data, but others do: say --data"
+SOME_DATA = "it brings data, and nobody did when the run began"
 PARTS = (("own", "global"), ("own", "all", "domain", "val"), ("head", "nearest", "nearest-own"))
 SCORES = {"/".join(parts) for parts in itertools.product(*PARTS)}
 """Names of accuracies that clients may tell."""
@@ -81,6 +86,7 @@ class Label(TypedDict):
     """What holds for a run from its beginning: its name at the clients, and what they said of their images."""
 
     run: str
+    brings: bool  # whether clients have data of their own, or parts of the experiment's dataset
     classes: list[str]
     domains: list[str]
     shapes: list[list[int]]
@@ -106,6 +112,7 @@ class Known(NamedTuple):
     """A client that has said who it is."""
 
     node: int
+    brings: bool  # data of its own
     samples: int  # that it says it trains on
     shape: tuple[int, int, int]
     classes: tuple[str, ...]
@@ -126,8 +133,14 @@ class Clients:
         self.grid, self.experiment, self.settings, self.run = grid, experiment, settings, run
         self.known: dict[int, Known] = {}
         self.classes: list[str] | None = None  # of the run, once it has begun
+        self.brings: bool | None = None  # likewise
         self.refused: dict[int, str] = {}  # nodes
+        self.failed: dict[int, str] = {}  # nodes that did not say who they are when they were last asked
         self.registered = read_nodes(Path(settings.nodes)) if settings.nodes else {}
+
+    def domains(self, begun: Sequence[str]) -> list[str]:
+        """Those that a run began with, and those of who came later: results are told by domain, nothing else is."""
+        return list(dict.fromkeys([*begun, *(name for _, one in sorted(self.known.items()) for name in one.domains)]))
 
     def facts(self, **more: Any) -> dict[str, Any]:
         """What every message says."""
@@ -136,6 +149,8 @@ class Clients:
     def connected(self) -> dict[int, int]:
         """The nodes of the clients that are there now; new ones are asked who they are."""
         nodes = set(self.grid.get_node_ids())
+        self.refused = {node: why for node, why in self.refused.items() if node in nodes}  # it may return mended
+        self.failed = {}
         new = nodes - {client.node for client in self.known.values()} - self.refused.keys()
         if new:
             questions = dict.fromkeys(sorted(new), pack(self.facts()))
@@ -143,9 +158,16 @@ class Clients:
             answers = exchange(self.grid, questions, "query.hello", "hello", seconds, self._read_hello)
             for node, (number, client) in sorted(answers.given.items(), key=lambda item: item[1][0]):
                 self._bind(node, number, client)
-            for node, reason in answers.left_out.items():
+            self._sort_out()
+            self.failed = answers.left_out
+            for node, reason in self.failed.items():
                 LOG.warning("node %d is left out: %s", node, reason)
         return {number: client.node for number, client in sorted(self.known.items()) if client.node in nodes}
+
+    def absent(self, members: Collection[int]) -> dict[int, str]:
+        """Why some clients do not take part; whose node it was that failed is known from their keys."""
+        reasons, nodes = self.refused | self.failed, self.registered
+        return {member: reasons.get(nodes[member], AWAY) if member in nodes else AWAY for member in members}
 
     def wait(self, number: int, seconds: float, who: Collection[int]) -> list[int]:
         """Until so many of some clients are there, or the time is over."""
@@ -159,8 +181,9 @@ class Clients:
     def _read_hello(self, node: int, content: RecordDict) -> tuple[tuple[int, Known], int]:
         facts, _ = unpack(content, LARGEST)
         number, samples, shape = facts.get("id"), facts.get("samples"), facts.get("shape")
+        brings = facts.get("brings")
         names = [facts.get("classes"), facts.get("domains")]
-        if not (isinstance(number, int) and isinstance(shape, list) and len(shape) == 3):
+        if not (isinstance(number, int) and isinstance(brings, bool) and isinstance(shape, list) and len(shape) == 3):
             raise RefusedError("it does not say who it is")
         if not (isinstance(samples, int) and 1 <= samples <= MOST_SAMPLES):
             raise RefusedError("it does not say how many samples it trains on")
@@ -171,7 +194,8 @@ class Clients:
         classes, domains = (tuple(some) for some in names)  # type: ignore[arg-type]  # lists of names, as was checked
         if len(classes) > MOST_CLASSES:
             raise RefusedError("its classes are too many")
-        return (number, Known(node, samples, (shape[0], shape[1], shape[2]), classes, domains)), size(content)
+        client = Known(node, brings, samples, (shape[0], shape[1], shape[2]), classes, domains)
+        return (number, client), size(content)
 
     def _bind(self, node: int, number: int, client: Known) -> None:
         why = None
@@ -181,14 +205,27 @@ class Clients:
             why = f"client {number} is another node"
         elif self.registered and self.registered.get(number) != node:
             why = f"its key is not that of client {number}"
+        elif self.brings not in (None, client.brings):
+            why = NO_DATA if self.brings else SOME_DATA
         elif self.classes is not None and not set(client.classes) <= set(self.classes):
-            why = f"client {number} has classes that the run began without"
+            why = "it has classes that the run began without"
         if why is None:
             self.known[number] = client
             LOG.info("client %d is node %d and trains on %d samples", number, node, client.samples)
         else:
-            self.refused[node] = why
-            LOG.warning("node %d is refused: %s", node, why)
+            self._refuse(node, why)
+
+    def _sort_out(self) -> None:
+        """Before a run begins: all bring data, or none does. Who forgot it would train on something else unnoticed."""
+        if self.brings is None and any(client.brings for client in self.known.values()):
+            for number, client in list(self.known.items()):
+                if not client.brings:
+                    del self.known[number]
+                    self._refuse(client.node, NO_DATA)
+
+    def _refuse(self, node: int, why: str) -> None:
+        self.refused[node] = why
+        LOG.warning("node %d is refused: %s", node, why)
 
 
 class Remote(Sequential):
@@ -215,7 +252,7 @@ class Remote(Sequential):
                 lack = f"fewer than {needed} answered"
             except UnmaskError as error:
                 answers, lack = Answers({}, {}, 0), str(error)
-            absent = dict.fromkeys((member for member in who if member not in there), "not connected")
+            absent = self.clients.absent([member for member in who if member not in there])
             self.left_out = dict(sorted((absent | answers.left_out).items()))
             for member, why in self.left_out.items():
                 LOG.warning("round %d: client %d is left out: %s", clock.round + 1, member, why)
@@ -284,7 +321,7 @@ class Remote(Sequential):
         """Each of some clients, with what the server sends and tells it; answers and reasons by client."""
         there = self.clients.known
         clock = [self.clock.round, self.clock.rounds, list(self.clock.who), self.clock.clients, self.clock.seed]
-        named = {"classes": self.federation.classes, "domains": self.federation.domains}
+        named = {"classes": self.federation.classes, "domains": self.clients.domains(self.federation.domains)}
         facts = self.clients.facts(clock=clock, **named)
         questions = {
             there[member].node: pack(
@@ -331,7 +368,8 @@ class Remote(Sequential):
             right &= all(len(some) == 1 for some in found.per_client.values()) and bool(values)
             right &= all(found.per_domain.values())
             right &= self.scores <= found.per_client.keys() <= SCORES and found.per_domain.keys() <= SCORES
-            right &= all(domains.keys() <= set(self.federation.domains) for domains in found.per_domain.values())
+            named = self.clients.domains(self.federation.domains)
+            right &= all(domains.keys() <= set(named) for domains in found.per_domain.values())
             right &= set(found.diagnostic) <= found.per_client.keys() and (found.interval, found.tested) == ({}, None)
         except (KeyError, TypeError, AttributeError):
             right = False
@@ -422,21 +460,26 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
     check(experiment)
     experiment = dataclasses.replace(experiment, checkpoint_every=1)  # clients cannot go back further
     path = Path(settings.out)
+    check_out(path, experiment)
     folder = RunFolder(path)
     label = path / "flower.json"
     old = read_label(label, experiment.clients) if label.exists() else None
     clients = Clients(grid, experiment, settings, old["run"] if old else secrets.token_hex(8))
-    clients.classes = old["classes"] if old else None
+    if old:
+        clients.classes, clients.brings = old["classes"], old["brings"]
     there = clients.wait(experiment.clients, settings.wait, range(experiment.clients))
     if len(there) < settings.minimum:
-        raise LostError(f"{len(there)} of at least {settings.minimum} clients came within {settings.wait:g} s")
+        others = clients.absent(set(range(experiment.clients)) - set(there))
+        reasons = [f"client {number}: {why}" for number, why in sorted(others.items()) if why != AWAY]
+        lack = f"{len(there)} of at least {settings.minimum} clients came within {settings.wait:g} s"
+        raise LostError("; ".join([lack, *reasons]))
     said = old or _label(clients)
     if too_much(said):
         named = {number: (len(client.classes), list(client.shape)) for number, client in sorted(clients.known.items())}
         raise UserError(
             "classes and images", named, "together they are too many: leave out who names what it should not"
         )
-    clients.classes = said["classes"]
+    clients.classes, clients.brings = said["classes"], said["brings"]
     run = _prepared(experiment, clients, said)
     if not old:
         make_folder(path, label.name, json.dumps(said) + "\n")
@@ -448,8 +491,12 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
 
 
 def check(experiment: Experiment) -> None:
-    """Refuse what cannot be done over a network."""
+    """Refuse what is unknown, or cannot be done over a network."""
     method = build_method(experiment.method, experiment.params)
+    for model in experiment.model.split(","):
+        factory_of(model)
+    for dataset in experiment.dataset.split("+"):
+        check_name(dataset)
     if isinstance(method, PublicExchange):
         raise UserError("--method", experiment.method, "over a network there is no exchange within a round")
     for name in ("drift", "encoder", "start", "novel", "attack", "privacy"):
@@ -468,8 +515,9 @@ def _label(clients: Clients) -> Label:
     known = [client for _, client in sorted(clients.known.items())]
     return {
         "run": clients.run,
+        "brings": known[0].brings,
         "classes": list(dict.fromkeys(name for client in known for name in client.classes)),
-        "domains": list(dict.fromkeys(name for client in known for name in client.domains)),
+        "domains": clients.domains(()),
         "shapes": [list(clients.known.get(number, known[0]).shape) for number in range(clients.experiment.clients)],
     }
 
@@ -509,6 +557,9 @@ def server_app(folder: Path) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         torch.set_num_threads(1)
-        serve(grid, Experiment.from_mapping(read_yaml(folder / "experiment.yaml")), Settings.of(context.run_config))
+        try:
+            serve(grid, Experiment.from_mapping(read_yaml(folder / "experiment.yaml")), Settings.of(context.run_config))
+        except (UserError, DivergedError) as error:
+            raise HopelessError(f"{HOPELESS}{error}") from error
 
     return app

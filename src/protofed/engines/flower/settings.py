@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from protofed.errors import UserError
+from protofed.experiment import Experiment, read_yaml
 from protofed.forms import read_json
 
 WHOLE = re.compile("[0-9]{1,20}")
 """Numbers of clients and of nodes, which have 64 bits."""
+MACHINE = ("data_dir", "device", "threads", "engine", "width", "checkpoint_every")
+"""What of an experiment says how it is run, not what: a run may go on with another."""
 
 
 @dataclass(frozen=True)
@@ -45,3 +48,17 @@ def toml(value: str | float) -> str:
         return str(value)
     plain = (one if one.isprintable() and one not in '"\\' else f"\\U{ord(one):08x}" for one in value)
     return f'"{"".join(plain)}"'
+
+
+def check_out(path: Path, experiment: Experiment) -> None:
+    """Refuse a folder in which this experiment can neither begin nor go on."""
+    if path.exists() and not (path / "flower.json").is_file():
+        raise UserError("--out", str(path), "it exists and is not the folder of a run over a network; name a new one")
+    config = path / "config.yaml"
+    if not config.is_file():  # new, or killed before its first round
+        return
+    there, here = asdict(Experiment.from_mapping(read_yaml(config))), asdict(experiment)
+    changed = [name for name in here if there[name] != here[name] and name not in MACHINE]
+    if changed:
+        said = "; ".join(f"{name} {there[name]!r}, not {here[name]!r}" for name in changed)
+        raise UserError("--out", str(path), f"it holds another experiment ({said}); name a new folder")

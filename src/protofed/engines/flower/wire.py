@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from protofed.messages import Message
 from protofed.trust.validation import RefusedError
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Of the form of messages; both sides must have the same."""
 LARGEST_FACTS = 1_000_000
 """Bytes."""
