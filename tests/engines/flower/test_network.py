@@ -221,20 +221,28 @@ def test_a_client_that_joins_later_and_mixed_architectures(tmp_path: Path) -> No
 
 
 def test_own_data_of_every_client(tmp_path: Path) -> None:
+    """One comes later, one has forgotten to say where it is, and another experiment does not go on in the folder."""
     import numpy as np
 
     draws = np.random.default_rng(0)
-    for k in range(2):
+    for k in range(3):
         images = draws.integers(0, 255, (40, 1, 8, 8), dtype=np.uint8)
-        labels = np.arange(40) % 4
-        np.savez(tmp_path / f"{k}.npz", images=images, labels=labels)
-    with Deployment(tmp_path, 2, minimum=2) as made:
+        np.savez(tmp_path / f"{k}.npz", images=images, labels=np.arange(40) % 4)
+    values: dict[str, Any] = {"method": "fedavg", "model": "mlp", "rounds": 5}
+    with Deployment(tmp_path, 4, minimum=2, wait=15) as made:
         made.server()
         for k in range(2):
             made.client(k, "--data", str(tmp_path / f"{k}.npz"))
-        outcome = made.run("run", method="fedavg", model="mlp", rounds=1)
-        assert outcome.code == 0, outcome.err
-    assert lines(tmp_path / "run")[0]["participants"] == [0, 1]
+        made.client(3)
+        with playing(made, "run", **values) as run:
+            until(lambda: rounds(made) >= 1, 120)
+            made.client(2, "--data", str(tmp_path / "2.npz"))
+            assert run.wait(300) == 0
+        outcome = made.run("run", **values | {"seed": 7})
+        assert (outcome.code, "another experiment (seed 0, not 7)" in outcome.err) == (2, True)
+    first, *_, last = lines(tmp_path / "run")
+    assert (first["participants"], last["participants"]) == ([0, 1], [0, 1, 2])
+    assert last["left_out"] == {"3": "it brings no data, but others do: say --data"}
 
 
 @contextmanager
