@@ -166,7 +166,7 @@ def test_what_cannot_be_exported(tmp_path: Path) -> None:
 
 def over_flower(folder: RunFolder, classes: str = "0123456789") -> RunFolder:
     """The same folder as if its clients had been elsewhere."""
-    label = {"run": "ab", "classes": list(classes), "domains": ["digits"], "shapes": [[1, 8, 8]] * 3}
+    label = {"run": "ab", "classes": list(classes), "domains": ["digits"], "shapes": [[1, 8, 8]] * 3, "brings": True}
     (folder.path / "flower.json").write_text(json.dumps(label))
     return folder
 

@@ -101,7 +101,7 @@ class Checkpoint:
         if not self.file.exists():
             return None
         try:
-            with safe_open(self.file, framework="pt", device=str(groups[0].device)) as file:
+            with safe_open(self.file, framework="pt", device=str(groups[0].device) if groups else "cpu") as file:
                 # Copies, because tensors in the mapped file are not aligned, and kernels then round differently.
                 state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
                 about = file.metadata()

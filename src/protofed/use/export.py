@@ -69,7 +69,7 @@ def restored(folder: RunFolder, data: str | None = None) -> Run:
     plain: dict[str, Any] = {"engine": "sequential", "width": None, "device": "cpu", "threads": None, "secure": False}
     experiment = dataclasses.replace(experiment, dataset=data or experiment.dataset, **plain)
     run = Run(experiment, federation=_standing_in(experiment, folder) if elsewhere else None)
-    found = folder.checkpoint.load(run.engine.groups)
+    found = folder.checkpoint.load([] if _over_flower(folder) else run.engine.groups)  # clients keep their own
     if found is None:
         raise UserError("DIR", str(folder.path), "the run was cut off before its first checkpoint")
     run.broadcast, rounds = found

@@ -243,6 +243,9 @@ def test_own_data_of_every_client(tmp_path: Path) -> None:
     first, *_, last = lines(tmp_path / "run")
     assert (first["participants"], last["participants"]) == ([0, 1], [0, 1, 2])
     assert last["left_out"] == {"3": "it brings no data, but others do: say --data"}
+    succeed(tmp_path, "export", "run", "--out", "model", "--data", "2.npz")
+    predicted = json.loads(succeed(tmp_path, "predict", "model", "0.npz", "--json").out)["predictions"]
+    assert {row["class"] for row in predicted} <= {*"0123"}
 
 
 @contextmanager
