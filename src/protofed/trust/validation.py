@@ -31,7 +31,7 @@ HEAP = 8
 """Samples in each of the two heaps of a made-up client's class."""
 
 FAR = 100.0
-"""Times the median of a round: one so long would outweigh all others; honest ones are where most clients hardly move."""
+"""Times the median of a round: one so long outweighs all others. It may be honest where most hardly move."""
 
 
 class RefusedError(Exception):
