@@ -166,7 +166,10 @@ def _read_answer(folder: Path) -> object:
 
 
 def _read_scores(folder: Path) -> object:
-    asked = SimpleNamespace(scores=SCORES.per_client.keys(), federation=SimpleNamespace(domains=("a", "b")))
+    clients = Clients(cast(Grid, None), Experiment(), Settings(), "run")
+    asked = SimpleNamespace(
+        scores=SCORES.per_client.keys(), federation=SimpleNamespace(domains=("a", "b")), clients=clients
+    )
     found, _ = Remote._read_scores(cast(Remote, asked), 3, _content(folder))
     return found.means()
 
@@ -512,7 +515,9 @@ READERS = {
         _one("broadcast.safetensors", lambda: upload().encode()), _read_broadcast, ("broadcast.safetensors",)
     ),
     "hello": Reader(
-        _facts(id=3, samples=5, shape=[1, 8, 8], classes=["a", "b"], domains=["c"]), _read_hello, ("facts.json",)
+        _facts(id=3, brings=True, samples=5, shape=[1, 8, 8], classes=["a", "b"], domains=["c"]),
+        _read_hello,
+        ("facts.json",),
     ),
     "answer": Reader(_facts(id=3, loss=0.5), _read_answer, ("facts.json",)),
     "scores": Reader(_facts(id=3, **asdict(SCORES)), _read_scores, ("facts.json",)),
