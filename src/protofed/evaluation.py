@@ -31,8 +31,11 @@ Right = tuple[int, Tensor]
 
 T = TypeVar("T")
 
-NAME = re.compile(r"(own|global)/(own|all|domain|val|novel)/(head|nearest|nearest-own|\d+-way-\d+-shot)")
-"""Of an accuracy."""
+MODELS, TESTS, RULES = ("own", "global"), ("own", "all", "domain", "val"), ("head", "nearest", "nearest-own")
+"""The parts of an accuracy's name, but on novel classes."""
+NAME = re.compile(
+    "/".join(f"({'|'.join(some)})" for some in (MODELS, (*TESTS, "novel"), (*RULES, r"\d+-way-\d+-shot")))
+)
 
 MODEL_BYTES = 2**30
 """What the models that are tested at once may take."""

@@ -225,7 +225,7 @@ def examine(folder: RunFolder, points: int, progress: Progress | None = None) ->
     if points < 1:
         raise UserError("--points", points, "it must be 1 or more")
     experiment = folder.experiment()
-    if experiment.engine == "flower-sim" or (folder.path / "flower.json").is_file():
+    if experiment.engine == "flower-sim" or folder.label.is_file():
         raise UserError("DIR", str(folder.path), "its clients are elsewhere, and so are their models")
     played = folder.checkpoint.rounds()
     if played is None:

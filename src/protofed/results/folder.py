@@ -82,6 +82,7 @@ class RunFolder:
         self.rounds = path / "rounds.jsonl"
         self.result = path / "result.json"
         self.look = path / "look.safetensors"
+        self.label = path / "flower.json"  # only of a run over Flower
         self.checkpoint = Checkpoint(path / "checkpoint")
         self._claim: IO[bytes] | None = None
 

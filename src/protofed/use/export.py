@@ -60,7 +60,7 @@ def restored(folder: RunFolder, data: str | None = None) -> Run:
     Of a federation over a network nobody here has the images: `data` stand in for each client's.
     """
     experiment = folder.experiment()
-    elsewhere = _over_flower(folder) and experiment.engine != "flower-sim"
+    elsewhere = folder.label.is_file() and experiment.engine != "flower-sim"
     if elsewhere and data is None:
         why = "its images are at its clients: name a client's, or others of the same classes, with --data"
         raise UserError("DIR", str(folder.path), why)
@@ -69,7 +69,7 @@ def restored(folder: RunFolder, data: str | None = None) -> Run:
     plain: dict[str, Any] = {"engine": "sequential", "width": None, "device": "cpu", "threads": None, "secure": False}
     experiment = dataclasses.replace(experiment, dataset=data or experiment.dataset, **plain)
     run = Run(experiment, federation=_standing_in(experiment, folder) if elsewhere else None)
-    found = folder.checkpoint.load([] if _over_flower(folder) else run.engine.groups)  # clients keep their own
+    found = folder.checkpoint.load([] if folder.label.is_file() else run.engine.groups)  # clients keep their own
     if found is None:
         raise UserError("DIR", str(folder.path), "the run was cut off before its first checkpoint")
     run.broadcast, rounds = found
@@ -98,7 +98,7 @@ def export(folder: RunFolder, client: int | None = None, data: str | None = None
     group = next(group for group in run.engine.groups if chosen in group.members)
     sent = run.method.send(run.broadcast, chosen)
     averaged = client is None and set(group.own.initial) <= set(sent.weights)
-    if _over_flower(folder) and not averaged:
+    if folder.label.is_file() and not averaged:
         raise UserError("DIR", str(folder.path), "over Flower clients keep their own models; no other is whole")
     if averaged:
         state: State = {name: sent.weights[name] for name in group.own.initial}
@@ -120,15 +120,11 @@ def export(folder: RunFolder, client: int | None = None, data: str | None = None
     return measured(Predictor(card, weights, pool, run.encoder, own_code), _held_out(run, members[chosen]))
 
 
-def _over_flower(folder: RunFolder) -> bool:
-    return (folder.path / "flower.json").is_file()
-
-
 def _standing_in(experiment: Experiment, folder: RunFolder) -> Federation:
     """As many clients as a federation's run has, each with all of the experiment's dataset."""
     from protofed.engines.flower.server import read_label
 
-    said = read_label(folder.path / "flower.json", experiment.clients)
+    said = read_label(folder.label, experiment.clients)
     whole = federation_of(dataclasses.replace(experiment, split="iid", clients=1, train_size=None))
     whole = whole.named(said["classes"], whole.domains)
     return dataclasses.replace(whole, clients=whole.clients * experiment.clients)

@@ -183,9 +183,10 @@ def test_a_repeated_answer_is_taken_once(tmp_path: Path) -> None:
     assert_same(tmp_path / "run", sequential(experiment("mp-fedcl")))
 
 
-def test_who_comes_late_is_welcome(tmp_path: Path) -> None:
-    grid = Loopback(in_simulation(4))
-    grid.offline = {103}
+def without_at_first(node: int, nodes: dict[int, Any]) -> Loopback:
+    """A grid to which one node comes after the first round."""
+    grid = Loopback(nodes)
+    grid.offline = {node}
 
     def arrive(answer: Message) -> list[Message]:
         if (answer.metadata.message_type, answer.metadata.group_id) == ("evaluate", "1"):
@@ -193,6 +194,11 @@ def test_who_comes_late_is_welcome(tmp_path: Path) -> None:
         return [answer]
 
     grid.trouble = arrive
+    return grid
+
+
+def test_who_comes_late_is_welcome(tmp_path: Path) -> None:
+    grid = without_at_first(103, in_simulation(4))
     serve(grid, experiment("fedproto"), Settings(str(tmp_path / "run"), **QUICK))
     first, second, _ = lines(tmp_path / "run")
     assert first["left_out"] == {"3": "not connected"}
@@ -210,15 +216,7 @@ def brings(place: Path, number: int, **more: Any) -> dict[str, Any]:
 
 
 def test_who_comes_late_may_bring_its_own_data_and_domain(tmp_path: Path) -> None:
-    grid = Loopback({100 + k: brings(tmp_path, k) for k in range(3)})
-    grid.offline = {102}
-
-    def arrive(answer: Message) -> list[Message]:
-        if (answer.metadata.message_type, answer.metadata.group_id) == ("evaluate", "1"):
-            grid.offline.clear()
-        return [answer]
-
-    grid.trouble = arrive
+    grid = without_at_first(102, {100 + k: brings(tmp_path, k) for k in range(3)})
     asked = replace(experiment("mp-fedcl"), clients=3, train_size=None)
     serve(grid, asked, Settings(str(tmp_path / "run"), **QUICK))
     first, *later = lines(tmp_path / "run")

@@ -28,7 +28,7 @@ from protofed.engines.flower.settings import Settings, check_out, read_nodes
 from protofed.engines.flower.wire import pack, read_book, size, spelt, unpack
 from protofed.engines.sequential import Sequential
 from protofed.errors import DivergedError, HopelessError, LostError, UserError
-from protofed.evaluation import Evaluation
+from protofed.evaluation import MODELS, RULES, TESTS, Evaluation
 from protofed.experiment import Experiment, read_yaml
 from protofed.forms import read_json, require
 from protofed.messages import Broadcast, Upload
@@ -77,8 +77,7 @@ PAUSE = 1.0
 AWAY = "not connected"
 NO_DATA = "it brings no data, but others do: say --data"
 SOME_DATA = "it brings data, and nobody did when the run began"
-PARTS = (("own", "global"), ("own", "all", "domain", "val"), ("head", "nearest", "nearest-own"))
-SCORES = {"/".join(parts) for parts in itertools.product(*PARTS)}
+SCORES = {"/".join(parts) for parts in itertools.product(MODELS, TESTS, RULES)}
 """Names of accuracies that clients may tell."""
 
 
@@ -462,7 +461,7 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
     path = Path(settings.out)
     check_out(path, experiment)
     folder = RunFolder(path)
-    label = path / "flower.json"
+    label = folder.label
     old = read_label(label, experiment.clients) if label.exists() else None
     clients = Clients(grid, experiment, settings, old["run"] if old else secrets.token_hex(8))
     if old:
