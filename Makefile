@@ -21,6 +21,7 @@ test: .venv/.tests-installed
 lint: .venv/.tests-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --config importlinter.toml
 
 types: .venv/.tests-installed
 	$(BIN)/mypy

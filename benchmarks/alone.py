@@ -16,8 +16,8 @@ from typing import Any
 from benchmarks.results_page import ALONE, SCENARIOS, Page, Scenario
 from benchmarks.tables import RESULTS
 from protofed.experiment import Experiment
-from protofed.papers import find_target
-from protofed.runner import Run
+from protofed.runs.run import Run
+from protofed.studies.papers import find_target
 
 ROUNDS = 6
 """Of a run: the first two record and warm up, the last is evaluated."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.tables import RESULTS
-from protofed.results.folder import RunFolder
+from protofed.runs.folder import RunFolder
 
 Curves = dict[str, dict[str, dict[str, list[float]]]]
 

@@ -19,13 +19,13 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from benchmarks.tables import RESULTS
-from protofed.comparison import SEEDS
 from protofed.experiment import Experiment
 from protofed.methods.base import Batch, Turn
 from protofed.methods.fedsc import FedSC
 from protofed.models.net import Net
-from protofed.papers import find_target
-from protofed.runner import Run
+from protofed.runs.run import Run
+from protofed.studies.comparison import SEEDS
+from protofed.studies.papers import find_target
 
 SOFT = 0.5
 """A temperature ten times the paper's, for comparison: nothing is trained with it."""

@@ -34,7 +34,7 @@ from protofed.methods.mp_fedcl import MPFedCL
 from protofed.prototypes import Prototypes, kmeans, nearest_class
 from protofed.prototypes.finch import hierarchy
 from protofed.randomness import generator
-from protofed.runner import Run
+from protofed.runs.run import Run
 
 SIZES = (1, 2, 5, 20)
 """Images of a class that a client may hold."""

@@ -23,7 +23,7 @@ from protofed.experiment import Experiment
 from protofed.methods import METHODS
 from protofed.models.layers import BatchNorm, Dropout
 from protofed.models.output import Output
-from protofed.runner import Run
+from protofed.runs.run import Run
 
 ROUNDS = 3
 NEEDS: dict[str, dict[str, Any]] = {

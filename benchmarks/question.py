@@ -17,14 +17,14 @@ from typing import Any
 from torch import nn
 
 from benchmarks.tables import RESULTS
-from protofed.comparison import SEEDS
 from protofed.models.layers import BatchNorm
 from protofed.models.mlp import Mlp
 from protofed.models.resnet import resnet10
-from protofed.papers import find_target
-from protofed.results.folder import RunFolder
-from protofed.results.progress import progress
-from protofed.workers import Task, play_all
+from protofed.runs.folder import RunFolder
+from protofed.runs.progress import progress
+from protofed.studies.comparison import SEEDS
+from protofed.studies.papers import find_target
+from protofed.studies.workers import Task, play_all
 
 Method = tuple[str, Mapping[str, Any]]
 """A method's name, and what of its parameters differs from the table's."""

@@ -19,11 +19,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
-from protofed.comparison import SEEDS
-from protofed.papers import MEAN, find_target, read_paper, target_names
-from protofed.papers import Cell as PaperCell
-from protofed.reproduction import ACCURACIES, number
-from protofed.results.plot import COLOURS
+from protofed.report.plots import COLOURS
+from protofed.studies.comparison import SEEDS
+from protofed.studies.papers import MEAN, find_target, read_paper, target_names
+from protofed.studies.papers import Cell as PaperCell
+from protofed.studies.reproduction import ACCURACIES, number
 
 DOCS = Path(__file__).parent.parent / "docs"
 TEMPLATE = "results.md.j2"
@@ -299,7 +299,7 @@ class Page:
         return "\n".join(lines)
 
     def readings(self) -> str:
-        """What the protocols in protofed.papers have of other sources than the papers, for all of a paper's tables."""
+        """What protocols in studies.papers have of other sources than the papers, for all of a paper's tables."""
         lines = [_row(["paper", "for", "value", "why"]), "|---|---|---|---|"]
         for stem in dict.fromkeys(name.split("/")[0] for name in target_names()):
             paper = read_paper(stem)

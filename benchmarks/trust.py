@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from protofed.errors import DivergedError, LostError
 from protofed.experiment import Experiment
-from protofed.results.folder import write_atomically
-from protofed.results.progress import Progress
+from protofed.runs.folder import write_atomically
+from protofed.runs.progress import Progress
 from protofed.trust.attacks import ATTACKS
 
 METHODS = ("fedavg", "fedproto", "mp-fedcl", "fedplcc", "fedsc")
@@ -81,8 +81,8 @@ def cells(datasets: Sequence[str], alphas: Sequence[float]) -> Iterator[Cell]:
 
 def play(cell: Cell, data_dir: str | None) -> dict[str, Any]:
     """The accuracy that the method's paper reports, of the honest clients, and who was found out."""
-    from protofed.runner import Run  # here, because a new process reads this file first
-    from protofed.workers import let_go
+    from protofed.runs.run import Run  # here, because a new process reads this file first
+    from protofed.studies.workers import let_go
 
     let_go()
     began = time.perf_counter()

@@ -22,7 +22,7 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.methods.base import Clock
 from protofed.models import MODELS
-from protofed.runner import Run, federation_of, participants
+from protofed.runs.run import Run, federation_of, participants
 
 PLAIN, OURS = "plain loop", "ProtoFed"
 MNIST_WAYS = 40  # so many clients of 100 shots MNIST has images for; more are drawn from it again with the next seed

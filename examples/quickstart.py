@@ -7,9 +7,9 @@ from pathlib import Path
 
 import protofed
 from protofed.data import load
-from protofed.results.folder import RunFolder
-from protofed.results.report import gather, write_report
-from protofed.use.export import export
+from protofed.report.html import gather, write_report
+from protofed.runs.folder import RunFolder
+from protofed.serving.export import export
 
 here = Path(tempfile.mkdtemp())
 data = {"dataset": "digits", "split": "dirichlet", "alpha": 0.1, "clients": 5}

@@ -12,7 +12,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 THREADS = torch.get_num_threads()
 
-LONG = ("test_deployment.py", "test_workers.py", "test_parity.py", "test_resume.py", "test_rounds.py", "test_ranks.py")
+LONG = (
+    "test_deployment.py",
+    "test_workers.py",
+    "test_parity.py",
+    "test_resume.py",
+    "test_rounds.py",
+    "test_distributed.py",
+)
 """Files that take longest, the first with processes that wait: begun last, they would end alone."""
 
 

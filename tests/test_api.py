@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 import protofed
-from cli.helpers import result_of, succeed
 from protofed.data import federate, load
 from protofed.data.splits import Split
 from protofed.errors import UserError
 from protofed.methods.base import Batch, Turn, cross_entropy
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
-from protofed.results.result import Result
+from protofed.runs.result import Result
+from tests.support.command_line import result_of, succeed
 
 SMALL: dict[str, Any] = {"train_size": 150, "clients": 3, "rounds": 2, "device": "cpu", "threads": 1}
 

@@ -13,13 +13,13 @@ from safetensors.torch import load, save
 from torch import Tensor
 from torch.testing import assert_close
 
-from engines.nets import Noisy, Part, Plain, federation, one_of_each_kind, play
 from protofed.messages import Broadcast, Message, Upload
 from protofed.methods import METHODS
 from protofed.methods.base import Clock
 from protofed.models import parameter_count
 from protofed.prototypes import Prototypes
-from prototypes.cases import random_prototypes
+from tests.support.nets import Noisy, Part, Plain, federation, one_of_each_kind, play
+from tests.support.prototype_cases import random_prototypes
 
 quick = settings(max_examples=25, deadline=None)
 seeds = st.integers(0, 2**16)

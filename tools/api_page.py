@@ -12,15 +12,15 @@ PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 MODULES: dict[str, tuple[str, ...]] = {
     "protofed.api": ("run", "compare", "sweep"),
     "protofed.experiment": ("Experiment",),
-    "protofed.results.result": ("Result", "Accuracy"),
-    "protofed.comparison": ("Comparison", "Row", "Spread"),
-    "protofed.use.predictor": ("load", "Predictor", "Predictions"),
+    "protofed.runs.result": ("Result", "Accuracy"),
+    "protofed.studies.comparison": ("Comparison", "Row", "Spread"),
+    "protofed.serving.predictor": ("load", "Predictor", "Predictions"),
     "protofed.data": ("load", "federate", "Dataset", "Split", "Federation", "Client", "Samples"),
     "protofed.methods.base": ("Method", "Batch", "Turn", "Clock", "Trained", "Phase"),
     "protofed.messages": ("Message", "Upload", "Broadcast"),
     "protofed.models.output": ("Output",),
     "protofed.prototypes": (),
-    "protofed.results.report": ("gather", "write_report"),
+    "protofed.report.html": ("gather", "write_report"),
 }
 """What is described; every public name where none is listed."""
 

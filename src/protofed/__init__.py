@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from protofed.data.federation import Client, Federation
     from protofed.data.samples import Samples
     from protofed.experiment import Experiment
-    from protofed.use.predictor import load
+    from protofed.serving.predictor import load
 
 __all__ = ["Client", "Experiment", "Federation", "Samples", "__version__", "compare", "load", "run", "sweep"]
 
@@ -23,7 +23,7 @@ _WHERE = {
     "Federation": "data.federation",
     "Samples": "data.samples",
     "Experiment": "experiment",
-    "load": "use.predictor",
+    "load": "serving.predictor",
 }
 
 

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from protofed import comparison, sweeps
-from protofed.comparison import Comparison
 from protofed.data.federation import Federation
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.methods.base import Method
 from protofed.models import ModelSpec
-from protofed.results.folder import RunFolder
-from protofed.results.progress import Progress
-from protofed.results.result import Result
-from protofed.runner import Run
-from protofed.sweeps import Sweep
+from protofed.runs.folder import RunFolder
+from protofed.runs.progress import Progress
+from protofed.runs.result import Result
+from protofed.runs.run import Run
+from protofed.studies import comparison, sweeps
+from protofed.studies.comparison import Comparison
+from protofed.studies.sweeps import Sweep
 
 
 def run(

@@ -54,7 +54,7 @@ class Message:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """The message that `encode` made; what comes from elsewhere is checked first (trust/validation.py)."""
+        """The message that `encode` made; what comes from elsewhere is checked first (trust/screening.py)."""
         return cls.from_flat(tensors_in(data))
 
     def size(self) -> int:

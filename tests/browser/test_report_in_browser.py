@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from browser.chromium import Chrome, errors, opened, requests
-from cli.helpers import succeed
+from tests.support.chromium import Chrome, errors, opened, requests
+from tests.support.command_line import succeed
 
 pytestmark = pytest.mark.browser
 

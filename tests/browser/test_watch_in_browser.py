@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from browser.chromium import errors, opened, requests
-from cli.helpers import TINY, start
+from tests.support.chromium import errors, opened, requests
+from tests.support.command_line import TINY, start
 
 pytestmark = pytest.mark.browser
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cli.helpers import everything_in, finish, invoke, start
-from protofed.data.catalogue import MNIST
+from protofed.data.sources.catalogue import MNIST
+from tests.support.command_line import everything_in, finish, invoke, start
 
 BROKEN = """
 from dataclasses import dataclass

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cli.helpers import Outcome, everything_in, invoke, result_of, succeed
-from protofed.results.progress import Lines, Standing
+from protofed.runs.progress import Lines, Standing
+from tests.support.command_line import Outcome, everything_in, invoke, result_of, succeed
 
 SMALL = (
     *("--model", "cnn", "--device", "cpu", "--threads", "1"),

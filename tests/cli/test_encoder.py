@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from protofed.encoder import Encoder
-
-from .helpers import everything_in, invoke, result_of, succeed
+from protofed.models.encoder import Encoder
+from tests.support.command_line import everything_in, invoke, result_of, succeed
 
 TRAIN = ("encoder", "train", "--model", "cnn", "--image-size", "8", "--train-size", "100", "--epochs", "2", "--quiet")
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from typer.models import ArgumentInfo
 
-from cli.helpers import succeed
 from protofed.cli import app
-from protofed.comparison import SEEDS
 from protofed.experiment import Experiment
-from protofed.workers import ON_A_GPU
+from protofed.studies.comparison import SEEDS
+from protofed.studies.workers import ON_A_GPU
+from tests.support.command_line import succeed
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from cli.helpers import everything_in, invoke, succeed
-from protofed.reproduction import Request
-from protofed.results.report import gather
+from protofed.report.html import gather
+from protofed.studies.reproduction import Request
+from tests.support.command_line import everything_in, invoke, succeed
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 MNIST = (
@@ -113,10 +113,10 @@ def test_an_interrupted_table_goes_on_to_the_same_numbers(made: tuple[Path, str]
 
 def test_threads_stay_as_they_were_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = (*SMALL, "--seeds", "1", "--engine", "sequential", "--device", "cpu", "--jobs", "1", "--quiet")
-    monkeypatch.setattr("protofed.comparison.cores", lambda: 1)
+    monkeypatch.setattr("protofed.studies.comparison.cores", lambda: 1)
     succeed(tmp_path, *words, "--out", "table")
     shutil.rmtree(next((tmp_path / "table").glob("*-mp-fedcl")))
-    monkeypatch.setattr("protofed.comparison.cores", lambda: 2)
+    monkeypatch.setattr("protofed.studies.comparison.cores", lambda: 2)
     succeed(tmp_path, *words, "--out", "table")
     configs = list((tmp_path / "table").glob("*/seed0/config.yaml"))
     assert [config.read_text().count("threads: 1\n") for config in configs] == [1, 1]

@@ -16,12 +16,12 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from cli.helpers import TINY, finish, invoke, result_of, rounds_of, start, succeed
-from killed import KillAfter, Killed
 from protofed.experiment import Experiment
-from protofed.results.folder import RunFolder
-from protofed.results.progress import Lines, Progress
-from protofed.runner import Run
+from protofed.runs.folder import RunFolder
+from protofed.runs.progress import Lines, Progress
+from protofed.runs.run import Run
+from tests.support.command_line import TINY, finish, invoke, result_of, rounds_of, start, succeed
+from tests.support.killed import KillAfter, Killed
 
 MOMENTS = random.Random(0)
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from safetensors import safe_open
 
-from cli.helpers import TINY, Outcome, finish, invoke, result_of, rounds_of, start, succeed
+from tests.support.command_line import TINY, Outcome, finish, invoke, result_of, rounds_of, start, succeed
 
 MINE = '''
 from dataclasses import dataclass

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from cli.helpers import Outcome, everything_in, invoke, result_of, succeed
-from protofed import sweeps, workers
-from protofed.results.progress import Lines, Progress, Standing
-from protofed.results.result import Result
-from protofed.workers import Task
+from protofed.runs.progress import Lines, Progress, Standing
+from protofed.runs.result import Result
+from protofed.studies import sweeps, workers
+from protofed.studies.workers import Task
+from tests.support.command_line import Outcome, everything_in, invoke, result_of, succeed
 
 RUN = (
     *("--model", "cnn", "--device", "cpu", "--threads", "1"),

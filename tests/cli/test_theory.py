@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.helpers import TINY, invoke, rounds_of, succeed
+from tests.support.command_line import TINY, invoke, rounds_of, succeed
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,8 @@ from PIL import Image
 
 import protofed
 from protofed.data import load
-from protofed.use.card import Card
-
-from .helpers import everything_in, invoke, succeed
+from protofed.serving.card import Card
+from tests.support.command_line import everything_in, invoke, succeed
 
 SMALL = ("--train-size", "300", "--alpha", "1", "--clients", "3", "--rounds", "3", "--device", "cpu", "--quiet")
 
@@ -158,7 +157,7 @@ def test_wrong_input_is_one_line_and_leaves_nothing(arguments: tuple[str, ...], 
 def test_onnx_without_its_packages_says_how_to_get_them(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("protofed.use.onnx.find_spec", lambda _: None)
+    monkeypatch.setattr("protofed.serving.onnx.find_spec", lambda _: None)
     outcome = invoke(tmp_path, "export", str(place / "run"), "--out", "new", "--onnx")
     assert outcome.code == 2
     assert 'pip install "protofed[onnx]"' in outcome.err

@@ -8,9 +8,9 @@ from urllib.request import ProxyHandler, build_opener
 
 import pytest
 
-from cli.helpers import TINY, everything_in, finish, invoke, start, succeed
 from protofed.cli import watch as command
-from protofed.results import watch
+from protofed.report import watch
+from tests.support.command_line import TINY, everything_in, finish, invoke, start, succeed
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import torch
 from protofed.data.drift import gradual, sudden
 from protofed.errors import UserError
 from protofed.experiment import Experiment
-from protofed.results.progress import Progress
-from protofed.runner import Run, drift_of
+from protofed.runs.progress import Progress
+from protofed.runs.run import Run, drift_of
 
 TINY: dict[str, Any] = {"dataset": "digits", "clients": 4, "alpha": 0.1, "rounds": 4, "model": "mlp", "train_size": 200}
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from data_toys import PLAIN, samples, toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protofed.data import Client, Dataset, Federation, Samples, federate, join
 from protofed.errors import UserError
+from tests.support.toy_data import PLAIN, samples, toy
 
 UNEVEN = replace(PLAIN, name="dirichlet", alpha=0.2)
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from data_toys import PLAIN, samples, toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -15,6 +14,7 @@ from torch import Tensor
 from protofed.data import SPLITS, Dataset, Split
 from protofed.data.splits import _dirichlet_counts, _dirichlet_draws, cut, draw, group, long_tail
 from protofed.errors import UserError
+from tests.support.toy_data import PLAIN, samples, toy
 
 
 def split(name: str, **parameters: object) -> Split:

@@ -13,7 +13,7 @@ from protofed.messages import Upload
 from protofed.methods.base import Clock
 from protofed.models import build
 from protofed.randomness import key
-from protofed.runner import Run
+from protofed.runs.run import Run
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedproto": {"model": "cnn-18,cnn", "params": {"initial": "own"}},  # two architectures

@@ -13,8 +13,7 @@ from protofed.engines import stacked
 from protofed.engines.stacked import Stacked
 from protofed.errors import UserError
 from protofed.experiment import Experiment
-
-from .nets import assert_same_run, one_of_each_kind, play
+from tests.support.nets import assert_same_run, one_of_each_kind, play
 
 
 class Replay:

@@ -15,9 +15,8 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.methods import METHODS
 from protofed.methods.base import Clock
-from protofed.runner import Run, federation_of
-
-from .nets import CLASSES, Norm, Part, assert_same_run, federation, gap, own, play
+from protofed.runs.run import Run, federation_of
+from tests.support.nets import CLASSES, Norm, Part, assert_same_run, federation, gap, own, play
 
 # What differs from the method's defaults, for every method and for the options that change a loss or a message.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -12,11 +12,10 @@ from torch.testing import assert_close
 
 from protofed.methods.base import Clock
 from protofed.prototypes import Prototypes, dbscan, kmeans
-from protofed.runner import Run
-from reference import methods as reference
-from reference.methods import Learner, Sets, State, Term
-
-from .nets import CLASSES, Norm, Part, federation, gap, own, play
+from protofed.runs.run import Run
+from tests.reference import methods as reference
+from tests.reference.methods import Learner, Sets, State, Term
+from tests.support.nets import CLASSES, Norm, Part, federation, gap, own, play
 
 # Nobody holds class 5. Batches of 8: 17 leaves one over, 19 leaves three, 12 leaves four.
 PARTS: tuple[Part, ...] = ({0: 9, 1: 8}, {0: 3, 2: 7, 3: 9}, {1: 2, 4: 10})

@@ -13,7 +13,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["protofed", "yaml", "zipfile", "tarfile", "json"]):
-    from fuzz.readers import GROUPS, READERS, Place
+    from tests.fuzz.readers import GROUPS, READERS, Place
 
 
 def main() -> None:

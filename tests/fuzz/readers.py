@@ -26,42 +26,43 @@ from flwr.serverapp import Grid
 from safetensors.torch import save_file
 from torch import Tensor
 
-from protofed import comparison, reproduction, sweeps
-from protofed.data.arrays import npz, npz_images
-from protofed.data.idx import mnist
-from protofed.data.image_files import folder as pictures
-from protofed.data.image_files import mnist_m
-from protofed.data.leaf import femnist
-from protofed.data.mat import svhn
-from protofed.data.pickles import cifar10, cifar100, fc100
-from protofed.data.usps import usps_h5, usps_libsvm
-from protofed.deployment import Federation
-from protofed.encoder import Card, Encoder, imported
-from protofed.engines.flower import server, wire
-from protofed.engines.flower.client import Owner, _answer, _plain
-from protofed.engines.flower.memory import Memory
-from protofed.engines.flower.server import Clients, Remote
-from protofed.engines.flower.settings import Settings, read_nodes
+from protofed.data.sources.idx import mnist
+from protofed.data.sources.image_files import folder as pictures
+from protofed.data.sources.image_files import mnist_m
+from protofed.data.sources.leaf import femnist
+from protofed.data.sources.mat import svhn
+from protofed.data.sources.npz import npz, npz_images
+from protofed.data.sources.pickles import cifar10, cifar100, fc100
+from protofed.data.sources.usps import usps_h5, usps_libsvm
+from protofed.deploy import server, wire
+from protofed.deploy.client import Owner, _answer, _plain
+from protofed.deploy.client_memory import Memory
+from protofed.deploy.federation import Federation
+from protofed.deploy.server import Clients, Remote
+from protofed.deploy.server_settings import Settings, read_nodes
 from protofed.errors import UserError
-from protofed.evaluation import Evaluation
+from protofed.evaluation.accuracy import Evaluation
+from protofed.evaluation.snapshot import Look
 from protofed.experiment import Experiment, read_yaml
-from protofed.look import Look
 from protofed.messages import Broadcast, Upload
 from protofed.models import build
+from protofed.models.encoder import Card, Encoder, imported
 from protofed.models.start import start_from
 from protofed.prototypes import Prototypes
-from protofed.results import table, watch
-from protofed.results.folder import RunFolder
-from protofed.results.progress import Progress
-from protofed.results.report import gather, write_report
-from protofed.results.result import Result
-from protofed.runner import Run
-from protofed.theory import examine
-from protofed.trust.validation import RefusedError, Schema, tensors_of
-from protofed.use.add_class import read_held_out
-from protofed.use.export import export
-from protofed.use.images import read as read_images
-from protofed.use.predictor import Predictor
+from protofed.report import terminal as table
+from protofed.report import watch
+from protofed.report.html import gather, write_report
+from protofed.runs.folder import RunFolder
+from protofed.runs.progress import Progress
+from protofed.runs.result import Result
+from protofed.runs.run import Run
+from protofed.serving.add_class import read_held_out
+from protofed.serving.export import export
+from protofed.serving.input_images import read as read_images
+from protofed.serving.predictor import Predictor
+from protofed.studies import comparison, reproduction, sweeps
+from protofed.studies.theory import examine
+from protofed.trust.screening import RefusedError, Schema, tensors_of
 
 CLEAN = (UserError, RefusedError)
 """What a reader may raise."""

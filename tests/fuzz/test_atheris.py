@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.limits import LONGEST
-from fuzz.readers import GROUPS
+from tests.fuzz.limits import LONGEST
+from tests.fuzz.readers import GROUPS
 
 pytestmark = pytest.mark.fuzz
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fuzz.limits import limited
-from fuzz.readers import CLEAN, READERS, Place
 from protofed.data import load
+from tests.fuzz.limits import limited
+from tests.fuzz.readers import CLEAN, READERS, Place
 
 pytestmark = pytest.mark.fuzz
 
@@ -172,7 +172,7 @@ def test_links_in_a_folder_of_pictures_lead_nowhere(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_the_place_of_a_dataset_file_is_refused(tmp_path: Path) -> None:
-    from protofed.data.catalogue import MNIST
+    from protofed.data.sources.catalogue import MNIST
 
     for file in MNIST:
         (tmp_path / file.name).mkdir()

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fuzz.limits import limited
-from fuzz.mutations import damaged
-from fuzz.readers import READERS, Place
+from tests.fuzz.limits import limited
+from tests.fuzz.mutations import damaged
+from tests.fuzz.readers import READERS, Place
 
 pytestmark = pytest.mark.fuzz
 

@@ -7,8 +7,8 @@ import json
 import pytest
 import torch
 
-from golden.finch_cases import CASES, OUTPUTS, Case, points
 from protofed.prototypes.finch import finch, hierarchy
+from tests.golden.finch_cases import CASES, OUTPUTS, Case, points
 
 GOLDEN = json.loads(OUTPUTS.read_text(encoding="utf-8"))["levels"]
 PAIRS = list(zip(CASES, GOLDEN, strict=True))

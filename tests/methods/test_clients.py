@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.testing import assert_close
 
-from engines.nets import CLASSES, Noisy, Norm, Part, Plain, assert_same_run, federation, gap, own
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast
@@ -33,9 +32,10 @@ from protofed.methods.moon import Moon
 from protofed.models import ModelSpec, Output, build, parameter_count
 from protofed.models.net import Net
 from protofed.models.projection import Projected
-from protofed.results.folder import RunFolder
-from protofed.runner import Run
-from reference import clients as slow
+from protofed.runs.folder import RunFolder
+from protofed.runs.run import Run
+from tests.reference import clients as slow
+from tests.support.nets import CLASSES, Noisy, Norm, Part, Plain, assert_same_run, federation, gap, own
 
 quick = settings(max_examples=15, deadline=None)
 seeds = st.integers(0, 2**16)

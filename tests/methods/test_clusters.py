@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from engines.nets import Noisy, Norm, Part, Plain, assert_same_run, federation, gap, own
-from engines.test_sequential_reference import DECAY, PARTS, Federated
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast
@@ -31,12 +29,14 @@ from protofed.models import ModelSpec, build
 from protofed.models.net import Net
 from protofed.models.output import Output
 from protofed.prototypes import ClusterWeights, Prototypes, cluster_attraction, cluster_contrast
-from protofed.results.folder import RunFolder
-from protofed.results.progress import Progress
-from protofed.runner import Run
-from prototypes.cases import random_features, random_labels, random_prototypes
-from reference import clusters as slow
-from reference import methods as plain
+from protofed.runs.folder import RunFolder
+from protofed.runs.progress import Progress
+from protofed.runs.run import Run
+from tests.engines.test_sequential_reference import DECAY, PARTS, Federated
+from tests.reference import clusters as slow
+from tests.reference import methods as plain
+from tests.support.nets import Noisy, Norm, Part, Plain, assert_same_run, federation, gap, own
+from tests.support.prototype_cases import random_features, random_labels, random_prototypes
 
 quick = settings(max_examples=8, deadline=None)
 seeds = st.integers(0, 2**16)

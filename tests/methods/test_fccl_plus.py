@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from engines.nets import Norm, Plain, assert_same_run, federation, gap, own
-from protofed.engines.group import Group, State, Turns
+from protofed.engines.client_group import Group, State, Turns
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast
@@ -20,7 +19,8 @@ from protofed.methods.base import Batch, Clock, Turn
 from protofed.methods.fccl_plus import FCCLPlus
 from protofed.models.net import Net
 from protofed.models.output import Output
-from protofed.runner import Run
+from protofed.runs.run import Run
+from tests.support.nets import Norm, Plain, assert_same_run, federation, gap, own
 
 SETTINGS = Experiment(
     method="fccl-plus",

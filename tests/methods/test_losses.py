@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from engines.nets import Plain
 from protofed.messages import Broadcast
 from protofed.methods import METHODS, build_method
 from protofed.methods.base import Batch, Clock, Method, Turn
 from protofed.models import build
 from protofed.models.net import Net
 from protofed.prototypes import Metric, Prototypes, class_means, pad_with_class_mean, slot_contrast
-from prototypes.cases import random_prototypes
-from reference import methods as slow
-from reference import prototypes as reference
+from tests.reference import methods as slow
+from tests.reference import prototypes as reference
+from tests.support.nets import Plain
+from tests.support.prototype_cases import random_prototypes
 
 quick = settings(max_examples=15, deadline=None)
 seeds = st.integers(0, 2**16)

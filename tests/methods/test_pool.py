@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from engines.nets import Plain, assert_same_run, federation, gap, play
 from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
 from protofed.methods import build_method
 from protofed.methods.base import Clock
 from protofed.prototypes import bound_pool, pad_with_class_mean
 from protofed.randomness import key
-from protofed.results.folder import RunFolder
-from protofed.runner import Run
-from prototypes.cases import random_prototypes
+from protofed.runs.folder import RunFolder
+from protofed.runs.run import Run
+from tests.support.nets import Plain, assert_same_run, federation, gap, play
+from tests.support.prototype_cases import random_prototypes
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mp-fedcl": ("mp-fedcl", {}),

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from engines.nets import Noisy, Norm, Part, Plain, assert_same_run, federation, gap, own
 from protofed.data import Federation
 from protofed.errors import UserError
 from protofed.experiment import Experiment
@@ -35,10 +34,11 @@ from protofed.prototypes.relations import (
     relational_prototypes,
     scaled_contrast,
 )
-from protofed.results.folder import RunFolder
-from protofed.runner import Run
-from prototypes.cases import random_features, random_labels, random_prototypes
-from reference import relations as slow
+from protofed.runs.folder import RunFolder
+from protofed.runs.run import Run
+from tests.reference import relations as slow
+from tests.support.nets import Noisy, Norm, Part, Plain, assert_same_run, federation, gap, own
+from tests.support.prototype_cases import random_features, random_labels, random_prototypes
 
 quick = settings(max_examples=12, deadline=None)
 seeds = st.integers(0, 2**16)

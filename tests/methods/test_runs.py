@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from engines.nets import UNEQUAL, Noisy, Norm, federation, gap, own, play
-from protofed.engines.group import Personal, Turns
+from protofed.engines.client_group import Personal, Turns
 from protofed.methods import METHODS
 from protofed.methods.base import Clock
-from protofed.results.folder import RunFolder
-from protofed.runner import Run
+from protofed.runs.folder import RunFolder
+from protofed.runs.run import Run
+from tests.support.nets import UNEQUAL, Noisy, Norm, federation, gap, own, play
 
 SEED = 4  # one with which three rounds of one client ask client 0 and two others
 

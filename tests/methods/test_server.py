@@ -13,9 +13,9 @@ from protofed.messages import Broadcast, Upload
 from protofed.methods import METHODS, build_method
 from protofed.methods.base import Clock, Trained, weighted_mean
 from protofed.prototypes import Prototypes
-from prototypes.cases import random_features, random_labels, random_prototypes
-from reference import methods as slow
-from reference import prototypes as reference
+from tests.reference import methods as slow
+from tests.reference import prototypes as reference
+from tests.support.prototype_cases import random_features, random_labels, random_prototypes
 
 quick = settings(max_examples=20, deadline=None)
 seeds = st.integers(0, 2**16)

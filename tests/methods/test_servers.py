@@ -14,25 +14,25 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from engines.nets import UNEQUAL, Noisy, Norm, Plain, assert_same_run, federation, gap, own, play
 from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
 from protofed.methods import METHODS, build_method
 from protofed.methods.base import Clock, Trained
 from protofed.methods.fednh import FedNH, W
 from protofed.methods.fesem import FIRST_STEPS
+from protofed.methods.server.cross_round import Cache, select
+from protofed.methods.server.model_clusters import cluster, refill, seeds
+from protofed.methods.server.model_distances import parameters, squared_distances
 from protofed.models import MODELS, build, parameter_count
 from protofed.models.layers import step
 from protofed.models.normalised_head import NormalisedHead
 from protofed.prototypes import Prototypes
 from protofed.randomness import generator, key
-from protofed.results.folder import RunFolder
-from protofed.runner import Run
-from protofed.server.centres import cluster, refill, seeds
-from protofed.server.cross_round import Cache, select
-from protofed.server.space import parameters, squared_distances
-from reference import servers as slow
-from reference.methods import State, weighted_mean
+from protofed.runs.folder import RunFolder
+from protofed.runs.run import Run
+from tests.reference import servers as slow
+from tests.reference.methods import State, weighted_mean
+from tests.support.nets import UNEQUAL, Noisy, Norm, Plain, assert_same_run, federation, gap, own, play
 
 OURS = {"fesem": "fesem:FeSEM", "fednh": "fednh:FedNH", "fedcda": "fedcda:FedCDA"}
 quick = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

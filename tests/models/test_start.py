@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cli.helpers import result_of, succeed
-from protofed.encoder import Card, Encoder
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.models import build
+from protofed.models.encoder import Card, Encoder
 from protofed.models.start import start_from
-from protofed.runner import Run
+from protofed.runs.run import Run
+from tests.support.command_line import result_of, succeed
 
 
 def tiny(**settings: Any) -> Experiment:

@@ -16,9 +16,8 @@ from torch.testing import assert_close
 
 from protofed.errors import UserError
 from protofed.prototypes import ClusterWeights, Prototypes, cluster_attraction, cluster_contrast
-from reference import finch as reference
-
-from .cases import quick, random_features, random_labels, random_prototypes, seeds
+from tests.reference import finch as reference
+from tests.support.prototype_cases import quick, random_features, random_labels, random_prototypes, seeds
 
 ALPHAS = (1.0, 0.5, 0.25, 2.0)
 

@@ -19,9 +19,8 @@ from protofed.errors import UserError
 from protofed.prototypes import Prototypes, Segments, Start, class_means, dbscan, finch, kmeans, quantile_eps, segments
 from protofed.prototypes.dbscan import dense_regions
 from protofed.prototypes.segments import patience
-from reference import prototypes as reference
-
-from .cases import Dispatched, quick, random_features, random_labels, seeds
+from tests.reference import prototypes as reference
+from tests.support.prototype_cases import Dispatched, quick, random_features, random_labels, seeds
 
 STARTS: tuple[Start, ...] = get_args(Start)
 

@@ -18,9 +18,8 @@ from torch.testing import assert_close
 from protofed.errors import UserError
 from protofed.prototypes import Centroids, Prototypes, class_means, finch, finch_pool, segments
 from protofed.prototypes.finch import hierarchy
-from reference import finch as reference
-
-from .cases import Dispatched, quick, random_features, random_labels, random_prototypes, seeds
+from tests.reference import finch as reference
+from tests.support.prototype_cases import Dispatched, quick, random_features, random_labels, random_prototypes, seeds
 
 CENTROIDS: tuple[Centroids, ...] = get_args(Centroids)
 KINDS = ("gaussian", "blobs", "copies", "scaled", "integers")

@@ -27,9 +27,8 @@ from protofed.prototypes import (
     prototype_distance,
     slot_contrast,
 )
-from reference import prototypes as reference
-
-from .cases import quick, random_features, random_labels, random_prototypes, seeds
+from tests.reference import prototypes as reference
+from tests.support.prototype_cases import quick, random_features, random_labels, random_prototypes, seeds
 
 METRICS: tuple[Metric, ...] = get_args(Metric)
 Loss = Callable[[Tensor, Tensor, Prototypes], Tensor]

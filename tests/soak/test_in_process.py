@@ -14,13 +14,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from engines.flower.loopback import with_folder
-from engines.flower.test_rounds import assert_same, lines, sequential
-from protofed.engines.flower.server import LOG, serve
-from protofed.engines.flower.settings import Settings
+from protofed.deploy.server import LOG, serve
+from protofed.deploy.server_settings import Settings
 from protofed.experiment import Experiment
 from protofed.messages import _serialised_size
-from soak.faulty import DEADLINE, WAIT, Faulty, KilledError, Odds
+from tests.deploy.test_rounds import assert_same, lines, sequential
+from tests.support.faulty_clients import DEADLINE, WAIT, Faulty, KilledError, Odds
+from tests.support.loopback import with_folder
 
 pytestmark = pytest.mark.soak
 

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from engines.flower.federation import Deployment, alive, descendants, federation, until
-from engines.flower.test_network import playing, rounds
-from engines.flower.test_rounds import assert_same, lines, sequential
 from protofed.experiment import Experiment
+from tests.deploy.test_network import playing, rounds
+from tests.deploy.test_rounds import assert_same, lines, sequential
+from tests.support.federation_processes import Deployment, alive, descendants, federation, until
 
 pytestmark = pytest.mark.soak
 
@@ -131,7 +131,7 @@ def kill_app(made: Deployment, client: int) -> None:
 
 def kill_node(made: Deployment, client: int) -> None:
     """Flower's process of a client; `deploy client` starts another."""
-    for pid in below(made, f"client-{client}", "engines/flower/node.py"):
+    for pid in below(made, f"client-{client}", "deploy/supernode.py"):
         os.kill(pid, signal.SIGKILL)
 
 

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import torch
 
-from killed import KillAfter, Killed
 from protofed.data.samples import Samples
-from protofed.engines.flower.server import check
+from protofed.deploy.server import check
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Clock
 from protofed.prototypes import Prototypes
-from protofed.results.folder import RunFolder
-from protofed.results.progress import Progress
-from protofed.runner import Run
+from protofed.runs.folder import RunFolder
+from protofed.runs.progress import Progress
+from protofed.runs.run import Run
 from protofed.trust.attacks import ATTACKS, REVERSED, SCALED, Attack, Memory, find_attack, triggered
+from tests.support.killed import KillAfter, Killed
 
 SENT = Broadcast(
     {"w": torch.tensor([1.0, 1.0]), "seen": torch.tensor(3)},

@@ -14,10 +14,10 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
 from protofed.prototypes import Prototypes
-from protofed.runner import Run
+from protofed.runs.run import Run
 from protofed.trust import defences
 from protofed.trust.defences import DEFENCES, FEARED, LENGTH, describe, find_defences
-from reference import defences as reference
+from tests.reference import defences as reference
 
 
 @st.composite

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protofed.trust.screening import RefusedError
 from protofed.trust.secagg import (
     FRACTION,
     PUBLIC,
@@ -34,7 +35,6 @@ from protofed.trust.secagg import (
     unmask,
     usable,
 )
-from protofed.trust.validation import RefusedError
 
 
 @dataclass

@@ -20,11 +20,11 @@ from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment, check_type, parse_yaml
 
 if TYPE_CHECKING:
-    from protofed.choose_k import Choice
-    from protofed.comparison import Comparison
-    from protofed.reproduction import Reproduction
-    from protofed.results.result import Result
-    from protofed.sweeps import Sweep
+    from protofed.runs.result import Result
+    from protofed.studies.choose_k import Choice
+    from protofed.studies.comparison import Comparison
+    from protofed.studies.reproduction import Reproduction
+    from protofed.studies.sweeps import Sweep
 
 T = TypeVar("T")
 NO_MEMORY = "the GPU's memory is full: fewer runs at a time (--jobs) or, in a new run, a smaller --width need less"
@@ -190,7 +190,7 @@ def refuse_several() -> None:
 
 
 def speaks() -> bool:
-    """Whether this is the one of a launcher's processes that prints; engines.ranks, which knows, imports torch."""
+    """Whether this one of a launcher's processes prints; engines.distributed, which knows, imports torch."""
     several, rank = os.environ.get("WORLD_SIZE", "1") != "1", os.environ.get("RANK", "0")
     return not (several and rank.isdecimal() and int(rank) > 0)
 
@@ -205,8 +205,8 @@ def finish(
     """Play, then show; Ctrl-C, the end of another process or of the GPU's memory says how to go on."""
     from torch import OutOfMemoryError
 
-    from protofed.runner import Interrupted
-    from protofed.workers import WorkerDied
+    from protofed.runs.run import Interrupted
+    from protofed.studies.workers import WorkerDied
 
     try:
         outcome = play()
@@ -218,18 +218,18 @@ def finish(
     finally:
         shown.end()
     if (folder / "compare.yaml").is_file() or (folder / "reproduce.yaml").is_file():
-        from protofed.results.report import gather, write_report
+        from protofed.report.html import gather, write_report
 
         write_report(gather([folder]), folder / "report.html")
     show(outcome, folder, as_json)
 
 
 def show(outcome: Result | Comparison | Sweep | Choice | Reproduction, folder: Path, as_json: bool) -> None:
-    from protofed.choose_k import Choice
-    from protofed.comparison import Comparison
-    from protofed.results import table
-    from protofed.results.result import Result
-    from protofed.sweeps import Sweep
+    from protofed.report import terminal as table
+    from protofed.runs.result import Result
+    from protofed.studies.choose_k import Choice
+    from protofed.studies.comparison import Comparison
+    from protofed.studies.sweeps import Sweep
 
     if as_json:
         print(outcome.to_json(), end="")

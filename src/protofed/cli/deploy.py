@@ -43,7 +43,7 @@ def init_command(
 ) -> None:
     """Make a federation's certificates, keys and configuration."""
     _need_flower()
-    from protofed import deployment
+    from protofed.deploy import federation as deployment
 
     flags = {"host": host, "port": port, "minimum": minimum, "deadline": deadline, "wait": wait}
     given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
@@ -57,7 +57,7 @@ def init_command(
 def server_command(folder: Dir) -> None:
     """Run the server until Ctrl-C."""
     _need_flower()
-    from protofed import deployment
+    from protofed.deploy import federation as deployment
 
     federation = deployment.Federation.open(folder)
     log = federation.server / "superlink.log"
@@ -77,7 +77,7 @@ def client_command(
 ) -> None:
     """Run a client until Ctrl-C."""
     _need_flower()
-    from protofed import deployment
+    from protofed.deploy import federation as deployment
 
     raise typer.Exit(deployment.join(folder, number, data, lambda: print(f"client {number} is running", flush=True)))
 
@@ -94,8 +94,8 @@ def run_command(
 ) -> None:
     """Run an experiment with all clients."""
     _need_flower()
-    from protofed import deployment
-    from protofed.results.folder import fresh_path
+    from protofed.deploy import federation as deployment
+    from protofed.runs.folder import fresh_path
 
     federation = deployment.Federation.open(folder)
     experiment = Experiment.from_mapping({"clients": federation.clients, **read_yaml(config)})
@@ -109,7 +109,7 @@ def run_command(
 def status_command(folder: Dir, as_json: Json = False) -> None:
     """Who is connected, and what has been run."""
     _need_flower()
-    from protofed import deployment
+    from protofed.deploy import federation as deployment
 
     found = deployment.status(deployment.Federation.open(folder))
     if as_json:
@@ -132,8 +132,8 @@ def flower_app_command(
 ) -> None:
     """Write a Flower app of an experiment, for `flwr run DIR`."""
     _need_flower()
-    from protofed.engines.flower.app import write_app
-    from protofed.engines.flower.settings import Settings
+    from protofed.deploy.flower_app import write_app
+    from protofed.deploy.server_settings import Settings
 
     write_app(folder, experiment_from(read_yaml(config) if config else {}, flags, set_), Settings())
     print(f"run it with: flwr run {folder}")
@@ -142,7 +142,7 @@ def flower_app_command(
 def simulate_command(experiment: Experiment, path: Path, quiet: bool, as_json: bool) -> None:
     """A run in Flower's simulation."""
     _need_flower()
-    from protofed.engines.flower.simulation import simulate
+    from protofed.deploy.simulation import simulate
 
     again = f"protofed resume {path}"
     _follow(experiment, path, quiet, as_json, lambda each: simulate(experiment, path, each), again)
@@ -157,11 +157,11 @@ def _follow(
     again: str,
 ) -> None:
     """Play, showing every round, then the result."""
-    from protofed.engines.flower.processes import interruptible
-    from protofed.engines.flower.server import check
+    from protofed.deploy.processes import interruptible
+    from protofed.deploy.server import check
     from protofed.methods import method_class
-    from protofed.results.progress import Standing, progress, told_score
-    from protofed.results.result import Result
+    from protofed.runs.progress import Standing, progress, told_score
+    from protofed.runs.result import Result
 
     check(experiment)
     shown = progress(quiet)

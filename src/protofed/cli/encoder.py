@@ -16,7 +16,7 @@ from protofed.errors import UserError, unknown
 from protofed.experiment import Experiment
 
 if TYPE_CHECKING:
-    from protofed.encoder import Encoder
+    from protofed.models.encoder import Encoder
 
 group = subcommands("encoder", "Frozen encoders, whose features stand for images.")
 
@@ -36,10 +36,10 @@ OUT = Path("encoder.safetensors")
 @experiment_flags(*(item.name for item in dataclasses.fields(Experiment) if item.name not in FLAGS), defaults=RECIPE)
 def train_command(flags: Mapping[str, Any], out: Out = OUT, quiet: Quiet = False) -> None:
     """Train a classifier on a dataset, as a federation of one client, and keep its encoder."""
-    from protofed.encoder import Encoder
     from protofed.models import MODELS
-    from protofed.results.progress import progress
-    from protofed.runner import Run
+    from protofed.models.encoder import Encoder
+    from protofed.runs.progress import progress
+    from protofed.runs.run import Run
 
     _refuse(out)
     values = {**RECIPE, **flags}
@@ -66,7 +66,7 @@ def import_command(
     out: Out = OUT,
 ) -> None:
     """Take the weights of torchvision's ResNet-18, such as ImageNet's, from a file; nothing in it is executed."""
-    from protofed.encoder import imported
+    from protofed.models.encoder import imported
 
     _refuse(out)
     _keep(imported(file, image_size), out)

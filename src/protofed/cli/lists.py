@@ -72,7 +72,7 @@ def _list(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -
         return
     from rich.table import Table
 
-    from protofed.results.table import console
+    from protofed.report.terminal import console
 
     table = Table()
     for name in columns:

@@ -26,8 +26,8 @@ def report_command(
     ] = None,
 ) -> None:
     """Write one HTML file about runs: tables, curves, clients, confusion, features and prototypes."""
-    from protofed.results.report import gather, write_report
-    from protofed.results.report.figures import write_figures
+    from protofed.report.html import gather, write_report
+    from protofed.report.html.figures import write_figures
 
     path = out or folders[0] / "report.html"
     if not path.parent.is_dir() and out is not None:

@@ -61,9 +61,9 @@ def reproduce_command(
     as_json: Json = False,
 ) -> None:
     """Run a paper's table or figure, ours beside theirs."""
-    from protofed import reproduction
-    from protofed.comparison import SEEDS
-    from protofed.results.folder import fresh_path
+    from protofed.runs.folder import fresh_path
+    from protofed.studies import reproduction
+    from protofed.studies.comparison import SEEDS
 
     if list_:
         _list(target, variant, flags, as_json)
@@ -88,8 +88,8 @@ def reproduce_command(
 
 def resume_reproduction(folder: Path, jobs: str | None, quiet: bool, as_json: bool) -> None:
     """Play what a folder's request asks for and it does not hold yet."""
-    from protofed import reproduction
-    from protofed.results.progress import progress
+    from protofed.runs.progress import progress
+    from protofed.studies import reproduction
 
     refuse_several()
     request = reproduction.Request.read(folder)
@@ -105,9 +105,9 @@ def _list(target: str | None, variant: str | None, machine: Mapping[str, Any], a
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from protofed.papers import find_target, target_names
-    from protofed.reproduction import absent_data, obstacle, obstacles
-    from protofed.results.table import console
+    from protofed.report.terminal import console
+    from protofed.studies.papers import find_target, target_names
+    from protofed.studies.reproduction import absent_data, obstacle, obstacles
 
     names = [name for name in target_names() if target is None or f"{name}/".startswith(f"{target}/")]
     if not names:

@@ -37,7 +37,7 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment, read_yaml
 
 if TYPE_CHECKING:
-    from protofed.runner import Run
+    from protofed.runs.run import Run
 
 
 @app.command("run")
@@ -56,13 +56,13 @@ def run_command(
     as_json: Json = False,
 ) -> None:
     """Run one method."""
-    from protofed.engines.ranks import join
-    from protofed.profiling import Profile
-    from protofed.results import loggers
-    from protofed.results.folder import RunFolder, fresh_path
-    from protofed.results.progress import progress
-    from protofed.results.table import console, profile_table
-    from protofed.runner import Run
+    from protofed.engines.distributed import join
+    from protofed.internal.profiling import Profile
+    from protofed.report.terminal import console, profile_table
+    from protofed.runs import loggers
+    from protofed.runs.folder import RunFolder, fresh_path
+    from protofed.runs.progress import progress
+    from protofed.runs.run import Run
 
     experiment = experiment_from(read_yaml(config) if config else {}, flags, set_)
     loggers.need(log)
@@ -105,11 +105,11 @@ def compare_command(
     as_json: Json = False,
 ) -> None:
     """Compare several methods over several seeds in one table."""
-    from protofed import comparison
-    from protofed.results import loggers
-    from protofed.results.folder import fresh_path
-    from protofed.results.progress import progress
-    from protofed.runner import Run
+    from protofed.runs import loggers
+    from protofed.runs.folder import fresh_path
+    from protofed.runs.progress import progress
+    from protofed.runs.run import Run
+    from protofed.studies import comparison
 
     refuse_several()
     names, number, processes, base = comparison.read_config(config) if config else ([], comparison.SEEDS, None, {})
@@ -140,14 +140,14 @@ def resume_command(
     as_json: Json = False,
 ) -> None:
     """Continue what was begun, from its last checkpoint."""
-    from protofed import comparison
     from protofed.cli.reproduce import resume_reproduction  # here, so that commands keep their order
     from protofed.cli.sweep import resume_choice, resume_sweep
-    from protofed.engines.ranks import join
-    from protofed.results.folder import RunFolder
-    from protofed.results.progress import progress
-    from protofed.results.result import Result
-    from protofed.runner import Run
+    from protofed.engines.distributed import join
+    from protofed.runs.folder import RunFolder
+    from protofed.runs.progress import progress
+    from protofed.runs.result import Result
+    from protofed.runs.run import Run
+    from protofed.studies import comparison
 
     if (folder / "compare.yaml").is_file():
         refuse_several()
@@ -220,9 +220,9 @@ def split_command(
     as_json: Json = False,
 ) -> None:
     """Show who holds what, as a table and a heat map."""
-    from protofed.data.picture import heat_map
-    from protofed.results.table import console, split_table
-    from protofed.runner import federation_of
+    from protofed.report.split_heatmap import heat_map
+    from protofed.report.terminal import console, split_table
+    from protofed.runs.run import federation_of
 
     if out is not None and out.exists():
         raise UserError("--out", str(out), "it exists already; name a new file")
@@ -240,8 +240,8 @@ def split_command(
 
 def _follow(run: Run) -> None:
     """Play a run of which another process writes and says everything."""
-    from protofed.results.progress import Progress
-    from protofed.runner import Interrupted
+    from protofed.runs.progress import Progress
+    from protofed.runs.run import Interrupted
 
     try:
         run.play(None, Progress())

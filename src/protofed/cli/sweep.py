@@ -32,7 +32,7 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment, parse_yaml, read_yaml
 
 if TYPE_CHECKING:
-    from protofed.sweeps import Plan
+    from protofed.studies.sweeps import Plan
 
 GridFlags = Annotated[
     list[str] | None,
@@ -68,9 +68,9 @@ def sweep_command(
     as_json: Json = False,
 ) -> None:
     """Vary options or methods' parameters over a grid."""
-    from protofed import comparison, sweeps
-    from protofed.results.folder import fresh_path
-    from protofed.results.progress import progress
+    from protofed.runs.folder import fresh_path
+    from protofed.runs.progress import progress
+    from protofed.studies import comparison, sweeps
 
     refuse_several()
     nothing: Any = ({}, [], comparison.SEEDS, None, None, {})
@@ -92,8 +92,8 @@ def sweep_command(
 
 def resume_sweep(folder: Path, jobs: str | None, quiet: bool, as_json: bool) -> None:
     """Go on with a sweep."""
-    from protofed import sweeps
-    from protofed.results.progress import progress
+    from protofed.runs.progress import progress
+    from protofed.studies import sweeps
 
     refuse_several()
     planned = _with_jobs(sweeps.open_folder(folder), jobs)
@@ -115,9 +115,9 @@ def choose_k_command(
     as_json: Json = False,
 ) -> None:
     """Choose K, the number of prototypes a class."""
-    from protofed import choose_k, comparison, sweeps
-    from protofed.results.folder import fresh_path
-    from protofed.results.progress import progress
+    from protofed.runs.folder import fresh_path
+    from protofed.runs.progress import progress
+    from protofed.studies import choose_k, comparison, sweeps
 
     refuse_several()
     planned = choose_k.plan(
@@ -135,8 +135,8 @@ def choose_k_command(
 
 def resume_choice(folder: Path, jobs: str | None, quiet: bool, as_json: bool) -> None:
     """Go on with choosing K."""
-    from protofed import choose_k, sweeps
-    from protofed.results.progress import progress
+    from protofed.runs.progress import progress
+    from protofed.studies import choose_k, sweeps
 
     refuse_several()
     planned = _with_jobs(sweeps.open_folder(folder, choose_k.CONFIG), jobs)

@@ -11,7 +11,7 @@ import typer
 from protofed.cli.common import Json, Quiet, app
 
 if TYPE_CHECKING:
-    from protofed.theory import Trend
+    from protofed.studies.theory import Trend
 
 
 @app.command("theory")
@@ -25,10 +25,10 @@ def theory_command(
     as_json: Json = False,
 ) -> None:
     """Estimate along a run the constants of the convergence conditions, and compare bounds with what was used."""
-    from protofed.results.folder import RunFolder
-    from protofed.results.progress import progress
-    from protofed.results.table import bounds_table, console, constants_table
-    from protofed.theory import examine
+    from protofed.report.terminal import bounds_table, console, constants_table
+    from protofed.runs.folder import RunFolder
+    from protofed.runs.progress import progress
+    from protofed.studies.theory import examine
 
     run = RunFolder.open(folder)
     shown_rounds = progress(quiet)

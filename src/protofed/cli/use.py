@@ -14,9 +14,9 @@ from protofed.cli.common import Json, app, refuse_existing
 from protofed.errors import UserError
 
 if TYPE_CHECKING:
-    from protofed.use.card import Rule
-    from protofed.use.onboard import Start
-    from protofed.use.predictor import Predictions
+    from protofed.serving.card import Rule
+    from protofed.serving.onboard import Start
+    from protofed.serving.predictor import Predictions
 
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A folder that `protofed export` has made.")]
 OwnModel = Annotated[
@@ -48,9 +48,9 @@ def export_command(
     as_json: Json = False,
 ) -> None:
     """Make a model of a run, usable without it."""
-    from protofed.engines.flower.owner import dataset_at
-    from protofed.results.folder import RunFolder
-    from protofed.use.export import export
+    from protofed.deploy.owner import dataset_at
+    from protofed.runs.folder import RunFolder
+    from protofed.serving.export import export
 
     refuse_existing(out)
     made = export(RunFolder.open(folder), client, data and dataset_at("--data", data))
@@ -93,8 +93,8 @@ def predict_command(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
 ) -> None:
     """Say which class images are of, and why."""
-    from protofed.use.images import read
-    from protofed.use.predictor import load
+    from protofed.serving.input_images import read
+    from protofed.serving.predictor import load
 
     if as_json and as_csv:
         raise UserError("--csv", True, "choose it or --json")
@@ -142,8 +142,8 @@ def onboard_command(
     as_json: Json = False,
 ) -> None:
     """Let a new client join, which trains only itself."""
-    from protofed.use.onboard import EPOCHS, onboard
-    from protofed.use.predictor import load
+    from protofed.serving.onboard import EPOCHS, onboard
+    from protofed.serving.predictor import load
 
     refuse_existing(out)
     length = EPOCHS if epochs is None else epochs
@@ -157,7 +157,7 @@ def onboard_command(
         return
     from rich.table import Table
 
-    from protofed.results.table import console
+    from protofed.report.terminal import console
 
     print(
         f"{found.model}, start {found.start}: {found.samples} samples of {len(found.classes)} classes, "
@@ -184,9 +184,9 @@ def add_class_command(
     as_json: Json = False,
 ) -> None:
     """Add a class from a few examples."""
-    from protofed.use.add_class import add_class, read_held_out
-    from protofed.use.images import read
-    from protofed.use.predictor import load
+    from protofed.serving.add_class import add_class, read_held_out
+    from protofed.serving.input_images import read
+    from protofed.serving.predictor import load
 
     refuse_existing(out)
     predictor = load(model, own_model)
@@ -223,7 +223,7 @@ def _whose(row: dict[str, Any]) -> str:
 def _table(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    from protofed.results.table import console
+    from protofed.report.terminal import console
 
     table = Table()
     for name in ("image", "class", "distance", "margin", "won by", "then"):

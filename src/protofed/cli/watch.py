@@ -30,8 +30,8 @@ def watch_command(
     """Show runs in progress, until they have ended."""
     from rich.live import Live
 
-    from protofed.results import watch
-    from protofed.results.table import console
+    from protofed.report import watch
+    from protofed.report.terminal import console
 
     if once and serve:
         raise UserError("--once", once, "a page is for watching: not with --serve")

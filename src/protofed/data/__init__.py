@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch.nn.functional import interpolate
 
-from protofed.data.arrays import npz
-from protofed.data.cache import cached, checksum
-from protofed.data.catalogue import DATASETS
-from protofed.data.download import fetch
 from protofed.data.federation import Client, Federation, federate, join
-from protofed.data.files import Form, Source, missing, present, verify
-from protofed.data.image_files import folder
-from protofed.data.order import interleaved
-from protofed.data.picture import heat_map
+from protofed.data.holdout import interleaved
 from protofed.data.samples import Dataset, Samples
+from protofed.data.sources.cache import cached, checksum
+from protofed.data.sources.catalogue import DATASETS
+from protofed.data.sources.download import fetch
+from protofed.data.sources.files import Form, Source, missing, present, verify
+from protofed.data.sources.image_files import folder
+from protofed.data.sources.npz import npz
 from protofed.data.splits import SPLITS, Split
 from protofed.errors import UserError, unknown
+from protofed.report.split_heatmap import heat_map
 
 __all__ = [
     "DATASETS",

@@ -13,19 +13,19 @@ import torch
 from torch import Tensor
 
 from protofed.data.federation import Federation
-from protofed.engines.group import Group, Personal, State, Turns, fit
-from protofed.engines.ranks import ALONE, Ranks
-from protofed.engines.schedule import Losses, Schedule, schedule, steps_in_epoch
+from protofed.engines.batches import Losses, Schedule, schedule, steps_in_epoch
+from protofed.engines.client_group import Group, Personal, State, Turns, fit
+from protofed.engines.distributed import ALONE, Ranks
 from protofed.errors import DivergedError, LostError, UserError
 from protofed.experiment import Experiment
+from protofed.internal.profiling import section
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Batch, Clock, Method, Phase, PublicExchange, Trained, Turn
 from protofed.models.net import Net
-from protofed.profiling import section
 from protofed.prototypes import Prototypes
 from protofed.randomness import generator, key, step_keys
-from protofed.trust.privacy import enough
-from protofed.trust.validation import refusals, without
+from protofed.trust.dp_mechanisms import enough
+from protofed.trust.screening import refusals, without
 
 Collected = tuple[Tensor, Tensor] | None
 """Features [n, m, D] and labels [n, m], -1 for padding; None where a method collects none while training."""

@@ -18,17 +18,17 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_map
 
-from protofed.engines.group import Group, Personal, State, Turns
-from protofed.engines.schedule import Schedule, steps_in_epoch
+from protofed.engines.batches import Schedule, steps_in_epoch
+from protofed.engines.client_group import Group, Personal, State, Turns
+from protofed.internal.cuda_graphs import pool, record, stream
+from protofed.internal.profiling import section
 from protofed.messages import Broadcast
 from protofed.methods.base import Batch, Clock, Phase
 from protofed.models.layers import step
 from protofed.models.net import Net
 from protofed.models.stacking import stacking
-from protofed.profiling import section
 from protofed.prototypes import Prototypes
 from protofed.randomness import step_keys
-from protofed.recording import pool, record, stream
 
 if TYPE_CHECKING:
     from protofed.engines.stacked import Stacked

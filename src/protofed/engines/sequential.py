@@ -13,14 +13,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 from protofed.data.augmentation import augmented
 from protofed.engines.base import Collected, Engine
-from protofed.engines.group import Group, State, Turns
-from protofed.engines.schedule import Losses, Schedule
+from protofed.engines.batches import Losses, Schedule
+from protofed.engines.client_group import Group, State, Turns
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Batch, Clock, PublicExchange, Trained, Turn
 from protofed.models.layers import step
 from protofed.prototypes import Prototypes
 from protofed.randomness import generator, noise, step_keys
-from protofed.trust.privacy import is_frozen, private_gradient, private_means, sampling_rate, trains_privately
+from protofed.trust.dp_mechanisms import is_frozen, private_gradient, private_means, sampling_rate, trains_privately
 
 EVAL_BATCH = 1000
 

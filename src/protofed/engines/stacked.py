@@ -18,13 +18,13 @@ from torch.nn.functional import pad
 from protofed.data.augmentation import augmented
 from protofed.data.federation import Federation
 from protofed.engines.base import Collected, Engine
-from protofed.engines.group import Group, State, Turns
+from protofed.engines.batches import Losses, Schedule
+from protofed.engines.client_group import Group, State, Turns
 from protofed.engines.lane import Lane, Seen, for_all_clients, form, widened
-from protofed.engines.schedule import Losses, Schedule
+from protofed.internal.cuda_graphs import Recording, shapes
 from protofed.messages import Broadcast
 from protofed.methods.base import Clock, PublicExchange
 from protofed.models.layers import step
-from protofed.recording import Recording, shapes
 
 EVAL_BATCH = (256, 1024)
 """Most samples of a client in one pass over training images, on a CPU and on a GPU."""

@@ -11,8 +11,8 @@ from typing import Any, get_type_hints
 
 from protofed.errors import UserError, unknown
 from protofed.experiment import check_type
+from protofed.internal.plugins import is_file_spec, load_from_file
 from protofed.methods.base import Method
-from protofed.plugins import is_file_spec, load_from_file
 
 METHODS = {
     "local": "local:Local",

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from protofed.errors import UserError
 from protofed.methods.base import Trained
-from protofed.methods.pool import PrototypePool
+from protofed.methods.prototype_pool import PrototypePool
 from protofed.prototypes import Prototypes, dbscan, quantile_eps
 
 

@@ -14,8 +14,8 @@ from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Clock, Trained, weighted_mean
 from protofed.methods.fedavg import FedAvg
+from protofed.methods.server.cross_round import Cache, select
 from protofed.randomness import generator
-from protofed.server.cross_round import Cache, select
 
 COMBINATIONS = 100_000  # as many are tried at once
 

@@ -15,8 +15,8 @@ from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Clock
 from protofed.methods.fedavg import FedAvg
+from protofed.methods.server.model_clusters import cluster, seeds
 from protofed.randomness import key
-from protofed.server.centres import cluster, seeds
 
 FIRST_STEPS = 5  # Lloyd iterations of the first clustering, as in the public code; later one a round
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from protofed.methods.base import Trained
-from protofed.methods.pool import PrototypePool
+from protofed.methods.prototype_pool import PrototypePool
 from protofed.prototypes import Prototypes, class_means
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from protofed.errors import UserError, unknown
+from protofed.internal.plugins import is_file_spec, load_from_file
 from protofed.models.cnn import Cnn, ProtoNet
 from protofed.models.linear import Linear
 from protofed.models.mlp import Mlp
@@ -17,7 +18,6 @@ from protofed.models.mobilenet import MobileNetV2
 from protofed.models.output import Output
 from protofed.models.resnet import resnet10, resnet18, resnet18_fine
 from protofed.models.user import adopt
-from protofed.plugins import is_file_spec, load_from_file
 
 __all__ = ["MODELS", "Factory", "ModelSpec", "Output", "adopt", "build", "check_size", "factory_of", "parameter_count"]
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from protofed.errors import UserError
+from protofed.internal.cuda_graphs import replayed
 from protofed.prototypes.means import group_means
 from protofed.prototypes.segments import Segments, exact_distances, patience, segments
 from protofed.prototypes.type import Prototypes
 from protofed.randomness import bits, uniform
-from protofed.recording import replayed
 
 Start = Literal["random", "k-means++"]
 

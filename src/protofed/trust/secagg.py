@@ -43,8 +43,8 @@ from torch import Tensor
 
 from protofed.messages import Upload
 from protofed.methods.base import Summed
-from protofed.trust.sums import terms
-from protofed.trust.validation import RefusedError
+from protofed.trust.screening import RefusedError
+from protofed.trust.summation import terms
 
 Words = NDArray[np.uint64]
 """Integers modulo 2^64."""

@@ -1,0 +1,1 @@
+"""Where datasets come from: the catalogue, and a reader for each published format."""

@@ -1,0 +1,83 @@
+"""The files of a folder or of a zip, and the pictures among them."""
+
+from __future__ import annotations
+
+import zipfile
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+
+import torch
+from torch import Tensor
+
+from protofed.data.sources.files import damaged
+from protofed.errors import UserError
+
+LARGEST = 2**26  # bytes of a picture in a zip, and pixels of a picture; more is taken for a bomb
+SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"}
+
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+"""The same in Pillow's words. It knows many more by their first bytes, and hands one of them, EPS, to Ghostscript."""
+
+
+class Tree:
+    """The files of a folder or of a zip by their paths, in the order of their names; a zip is never unpacked."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.zip: zipfile.ZipFile | None = None
+        if path.is_dir():
+            names = [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()]
+        else:
+            try:
+                self.zip = zipfile.ZipFile(path)
+            except Exception as error:  # what zipfile raises on a broken file is whatever it stumbles over
+                raise damaged(path, error) from None
+            names = [name for name in self.zip.namelist() if not name.endswith("/")]
+        for name in names:
+            if ".." in name.split("/") or name.startswith("/"):
+                raise UserError(str(path), name, "a path in it leads out of it")
+        self.names = sorted(name for name in names if not any(part.startswith((".", "__")) for part in name.split("/")))
+        self._known = frozenset(self.names)
+
+    def pictures(self) -> list[str]:
+        """The names that are pictures."""
+        return [name for name in self.names if PurePosixPath(name).suffix.lower() in SUFFIXES]
+
+    def read(self, name: str, most: int = LARGEST) -> bytes:
+        """The bytes of one file; of one in a zip at most so many."""
+        if name not in self._known:
+            raise damaged(self.path, f"there is no {name} in it")
+        size = 0 if self.zip is None else self.zip.getinfo(name).file_size
+        if size > most:
+            raise UserError(f"{self.path}/{name}", f"{size} bytes", f"at most {most} are unpacked")
+        try:
+            return (self.path / name).read_bytes() if self.zip is None else self.zip.read(name)
+        except Exception as error:  # as above
+            raise damaged(f"{self.path}/{name}", error) from None
+
+    def lines(self, name: str) -> list[str]:
+        """The lines of a text file that are not empty."""
+        return [line for line in self.read(name).decode("utf-8", "replace").splitlines() if line.strip()]
+
+    def picture(self, name: str, side: int) -> Tensor:
+        """A picture as uint8 [3, side, side]; one of another shape is squeezed into the square."""
+        return decode(self.read(name), side, f"{self.path}/{name}")
+
+
+def decode(content: bytes, side: int, name: str) -> Tensor:
+    """The picture in a file of this name as uint8 [3, side, side]."""
+    import numpy as np
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(BytesIO(content), formats=FORMATS) as image:
+            if image.width * image.height > LARGEST:
+                raise ValueError(f"{image.width} x {image.height} pixels are too many")
+            colours = image.convert("RGB")
+            if colours.size != (side, side):
+                colours = colours.resize((side, side), Image.Resampling.BILINEAR)
+            return torch.from_numpy(np.array(colours)).permute(2, 0, 1)
+    except UnidentifiedImageError:
+        raise UserError(name, f"{len(content)} bytes", "it is no picture, or damaged") from None
+    except Exception as error:  # what Pillow raises on a broken file is whatever its decoder stumbles over
+        raise damaged(name, error) from None

@@ -1,0 +1,98 @@
+"""Datasets that were decoded once, as safetensors; a file is named by the checksum of what it was made from."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from protofed.data.samples import Dataset, Samples
+from protofed.internal.atomic_files import cache_folder, write_whole
+
+VERSION = 1
+"""To be raised when a reader makes something else of the same files."""
+
+LARGE = 2**26
+"""Bytes from which on taking a checksum takes long."""
+
+PARTS = ("images", "labels", "domains")
+
+
+def checksum(name: str, paths: Sequence[Path], side: int | None) -> str:
+    """A name for what a dataset's files, read at this size, give; of a folder it is its listing that counts."""
+    total = hashlib.blake2b(f"{VERSION}/{name}/{side}".encode(), digest_size=16)
+    for path in paths:
+        if path.is_dir():
+            total.update(path.name.encode())
+            for file in sorted(path.rglob("*")):
+                about = file.stat() if file.exists() else file.lstat()  # a link may lead nowhere
+                total.update(f"{file.relative_to(path)}/{about.st_size}/{about.st_mtime_ns}\n".encode())
+        else:
+            total.update(_digest(path))
+    if not paths:  # it is drawn with these
+        total.update(_versions().encode())
+    return f"{name.partition(':')[0]}-{total.hexdigest()}"
+
+
+@cache
+def _versions() -> str:
+    """Of the packages; every look reads and parses their metadata."""
+    return " ".join(map(version, ("pillow", "matplotlib", "scikit-learn", "torch")))
+
+
+def _digest(path: Path) -> bytes:
+    """A file's checksum; that of a large one is remembered for as long as its size and time stay."""
+    about = path.stat()
+    address = f"{path.resolve()}/{about.st_size}/{about.st_mtime_ns}"
+    note = cache_folder("data") / f"{hashlib.blake2b(address.encode(), digest_size=16).hexdigest()}.checksum"
+    if about.st_size >= LARGE and note.is_file():
+        return note.read_bytes()
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "blake2b").digest()
+    if about.st_size >= LARGE:
+        with contextlib.suppress(OSError):
+            note.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(note, lambda draft: draft.write_bytes(digest))
+    return digest
+
+
+def cached(key: str, make: Callable[[], Dataset]) -> Dataset:
+    """The dataset of this key, from the cache or made now; a cache that cannot be used is done without."""
+    path = cache_folder("data") / f"{key}.safetensors"
+    if path.is_file():
+        with contextlib.suppress(Exception):  # damaged, or of a torch that is not here: it is made again
+            return _read(path)
+    dataset = make()
+    with contextlib.suppress(OSError):
+        _write(path, dataset)
+    return dataset
+
+
+def _read(path: Path) -> Dataset:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        about: dict[str, Any] = json.loads(file.metadata()["dataset"])
+        train, test = (Samples(*(file.get_tensor(f"{part}.{name}") for name in PARTS)) for part in ("train", "test"))
+    lists: dict[str, Any] = {name: tuple(about[name]) for name in ("classes", "domains", "mean", "std")}
+    return Dataset(about["name"], train, test, **lists)
+
+
+def _write(path: Path, dataset: Dataset) -> None:
+    from safetensors.torch import save_file
+
+    tensors: dict[str, Tensor] = {
+        f"{part}.{name}": getattr(getattr(dataset, part), name).contiguous()
+        for part in ("train", "test")
+        for name in PARTS
+    }
+    about = {name: getattr(dataset, name) for name in ("name", "classes", "domains", "mean", "std")}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, lambda draft: save_file(tensors, draft, metadata={"dataset": json.dumps(about)}))

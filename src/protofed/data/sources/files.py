@@ -1,0 +1,129 @@
+"""Where a dataset comes from: the forms it is published in, their files, and where those lie."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from io import BufferedIOBase
+from pathlib import Path
+from typing import IO
+
+from protofed.data.samples import Dataset
+from protofed.errors import UserError
+from protofed.internal.atomic_files import cache_folder
+
+MOST = 4 * 2**30
+"""Bytes that one file may unpack to; more is taken for a bomb."""
+
+PART = 2**20
+"""Bytes that are read at once."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file, or a folder, as it is published."""
+
+    name: str  # may be a path, or a pattern with a *
+    checksum: str = ""  # md5:... or sha256:...
+    url: str = ""
+
+
+@dataclass(frozen=True)
+class Form:
+    """One form of a dataset: its files, in order, and what makes images of them. Without files it is always there."""
+
+    files: tuple[File, ...]
+    read: Callable[[Sequence[Path], int | None], Dataset]  # the second is the side wanted, for pictures of any size
+    train: int | None  # images; None where nobody says how many
+    test: int | None
+    note: str = ""  # what is not as published
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset that can be had, in one of its forms; the first that is found is taken."""
+
+    about: str
+    terms: str
+    classes: int
+    shape: tuple[int, int, int]  # channels, height, width
+    forms: tuple[Form, ...]
+    domains: tuple[str, ...] = ()
+    page: str = ""  # where a person finds the files
+    folder: str = ""  # may lie in this folder as well as in one named like the dataset
+    parts: tuple[str, ...] = ()  # instead of forms: it is made of these datasets, a domain each
+
+
+def downloads() -> Path:
+    """Where files are fetched to if no folder is given."""
+    return cache_folder("downloads")
+
+
+def folders(dataset: str, data_dir: Path | None, also: str = "") -> list[Path]:
+    """Where a dataset's files may lie: its own folder, with dashes or underscores, before the folder of all."""
+    roots = [data_dir, os.environ.get("PROTOFED_DATA"), downloads()]
+    names = [
+        spelling for name in (dataset, also) for spelling in (name, name.replace("-", "_"), name.replace("_", "-"))
+    ]
+    own = [name for name in names if name]
+    return list(dict.fromkeys(Path(root) / name for root in roots if root for name in [*own, "."]))
+
+
+def find(names: Sequence[str], places: Sequence[Path]) -> list[Path]:
+    """The paths of these files, as many as there are; a pattern takes its first match."""
+    found = []
+    for name in names:
+        paths = [path for place in places for path in (sorted(place.glob(name)) if "*" in name else [place / name])]
+        found += [path for path in paths if path.exists()][:1]
+    return found
+
+
+def present(dataset: str, source: Source, data_dir: Path | None) -> tuple[Form, list[Path]] | None:
+    """The first form whose files are all there, and where they are."""
+    places = folders(dataset, data_dir, source.folder)
+    for form in source.forms:
+        paths = find([file.name for file in form.files], places)
+        if len(paths) == len(form.files):
+            return form, paths
+    return None
+
+
+def missing(dataset: str, source: Source, data_dir: Path | None, failure: str = "") -> UserError:
+    """The error that says which file is wanted, from where, where to put it, and why it was not fetched."""
+    places = folders(dataset, data_dir, source.folder)
+    first, *rest = [file for file in source.forms[0].files if not find([file.name], places)]
+    others = f" (and {', '.join(file.name for file in rest)})" if rest else ""
+    looked = f"looked in {', '.join(map(str, places))}"
+    get = f"get it from {first.url or source.page}"
+    return UserError(
+        "--data-dir",
+        None if data_dir is None else str(data_dir),
+        f"{dataset} needs the file {first.name}{others}: {'; '.join(filter(None, (get, looked, failure)))}",
+    )
+
+
+def verify(file: File, path: Path) -> None:
+    """Raise if a file that carries a published name is not the published one."""
+    if not file.checksum:
+        return
+    kind, _, expected = file.checksum.partition(":")
+    with path.open("rb") as stream:
+        actual = hashlib.file_digest(stream, kind).hexdigest()
+    if actual != expected:
+        raise UserError(str(path), actual, f"the {kind} should be {expected}: fetch it again")
+
+
+def read_upto(file: IO[bytes] | BufferedIOBase, most: int) -> bytes:
+    """At most so many bytes, a part at a time: to ask for all at once makes room for them, whether or not they come."""
+    parts = []
+    while most > 0 and (part := file.read(min(most, PART))):
+        parts.append(part)
+        most -= len(part)
+    return b"".join(parts)
+
+
+def damaged(path: Path | str, reason: object) -> UserError:
+    """The error for a file that cannot be read, in one line."""
+    return UserError(str(path), " ".join(str(reason).split()), "the file is damaged or cut short: fetch it again")

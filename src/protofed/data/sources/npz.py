@@ -1,0 +1,108 @@
+"""A user's own arrays: an .npz with images and labels, maybe domains, maybe a test part."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from torch import Tensor
+
+from protofed.data.holdout import fifth_out
+from protofed.data.samples import Dataset, Samples
+from protofed.data.sources.files import MOST, damaged
+from protofed.errors import UserError
+
+KEYS = ("images", "labels", "domains")
+
+
+def npz(paths: Sequence[Path], _: int | None) -> Dataset:
+    """Arrays `images`, `labels`, maybe `domains`, maybe the same with `test_` before; else every fifth is a test."""
+    path = paths[0]
+    arrays = _arrays(path)
+    halves = ["", "test_"] if any(name.startswith("test_") for name in arrays) else [""]
+    whats = KEYS if any(name.endswith("domains") for name in arrays) else KEYS[:2]
+    for name in (half + what for half in halves for what in whats):
+        if name not in arrays:
+            raise UserError(str(path), sorted(arrays), f"it needs an array `{name}`")
+    labels, classes = _numbers(path, "labels", [arrays[f"{half}labels"] for half in halves])
+    given = [arrays.get(f"{half}domains", np.zeros(len(arrays[f"{half}labels"]), np.int64)) for half in halves]
+    domains, names = _numbers(path, "domains", given)
+    parts = [
+        Samples(_images(path, arrays[f"{half}images"]), *pair)
+        for half, *pair in zip(halves, labels, domains, strict=True)
+    ]
+    train, test = parts if len(parts) == 2 else fifth_out(parts[0])
+    if not len(test):
+        raise UserError(
+            str(path), f"{len(train)} images", "every fifth of a class is for testing: give five or more of one"
+        )
+    return Dataset.of(path.stem, train, test, classes, names if "domains" in arrays else ())
+
+
+def npz_images(path: Path) -> Tensor:
+    """The array `images` of a file, as uint8 [n, c, h, w]."""
+    arrays = _arrays(path)
+    if "images" not in arrays:
+        raise UserError(str(path), sorted(arrays), "it needs an array `images`")
+    return _images(path, arrays["images"])
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    """The arrays that have a meaning here."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            total = sum(entry.file_size for entry in archive.infolist())
+            if total <= MOST:
+                known = {f"{half}{what}.npy" for half in ("", "test_") for what in KEYS}
+                names = [name for name in archive.namelist() if name in known]
+                return {name.removesuffix(".npy"): _array(archive.read(name)) for name in names}
+    except Exception as error:  # what zipfile and numpy raise on a broken file is whatever they stumble over
+        raise damaged(path, error) from None
+    raise UserError(str(path), f"{total} bytes unpacked", f"at most {MOST} are read")
+
+
+def _array(content: bytes) -> Any:
+    """The array in a .npy file, of numbers or text; numpy's reader makes room for what a header says it holds."""
+    file = BytesIO(content)
+    read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
+    shape, fortran, kind = read_header(file)
+    rest = content[file.tell() :]
+    if kind.hasobject or math.prod(shape) * kind.itemsize != len(rest):
+        raise ValueError(f"its header says {shape} of {kind}, and {len(rest)} bytes follow")
+    return np.frombuffer(bytearray(rest), kind).reshape(shape, order="F" if fortran else "C")
+
+
+def _numbers(path: Path, what: str, arrays: Sequence[Any]) -> tuple[list[Tensor], list[str]]:
+    """Numbers from 0 for whole numbers, which stay, or for names, in their order; and what each number stands for."""
+    for array in arrays:
+        if array.ndim != 1 or not len(array) or array.dtype.kind not in "iuU":
+            raise UserError(
+                str(path), f"{what} {array.dtype} {array.shape}", "give whole numbers or text, one an image"
+            )
+    if arrays[0].dtype.kind == "U":
+        names, places = np.unique(np.concatenate(arrays), return_inverse=True)
+        edges = np.cumsum([len(array) for array in arrays])[:-1]
+        return [torch.from_numpy(part.astype(np.int64)) for part in np.split(places, edges)], names.tolist()
+    numbers = [torch.from_numpy(array.astype(np.int64)) for array in arrays]
+    most = max(int(part.max()) for part in numbers)
+    if most > 100_000 or min(int(part.min()) for part in numbers) < 0:
+        raise UserError(str(path), f"{what} up to {most}", "numbers start at 0 and have no large gaps")
+    return numbers, [str(number) for number in range(most + 1)]
+
+
+def _images(path: Path, array: Any) -> Tensor:
+    """uint8 [n, c, h, w] from [n, h, w], [n, h, w, c] or [n, c, h, w]."""
+    if array.dtype != np.uint8 or array.ndim not in (3, 4):
+        got = f"images {array.dtype} {array.shape}"
+        raise UserError(str(path), got, "give uint8 [n, h, w], [n, h, w, colours] or [n, colours, h, w]")
+    images = torch.from_numpy(array)
+    if images.ndim == 3:
+        return images.unsqueeze(1)
+    return images if images.shape[1] in (1, 3) else images.permute(0, 3, 1, 2).contiguous()

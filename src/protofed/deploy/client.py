@@ -1,0 +1,232 @@
+"""The client's side: a turn, or a test, for every message. What a client holds never leaves it; an Upload does."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from protofed.data import Federation
+from protofed.deploy.client_memory import FolderMemory, Memory, StateMemory, recall, remember
+from protofed.deploy.owner import PARTS, Says
+from protofed.deploy.wire import pack, read_book, size, spelt, unpack
+from protofed.errors import UserError
+from protofed.experiment import Experiment
+from protofed.messages import Broadcast, Upload
+from protofed.methods.base import Clock
+from protofed.runs.run import Run, federation_of
+from protofed.trust.screening import RefusedError, Schema, tensors_of
+from protofed.trust.secagg import PUBLIC, SEALED, Member, added, integers
+from protofed.trust.summation import summed
+
+REFUSED, FAILED = 101, 102
+"""Codes of an error reply: the client's owner does not allow it; something went wrong."""
+
+
+@dataclass(frozen=True)
+class Owner(Says):
+    """What the owner of a client says, held against what is asked of it."""
+
+    @classmethod
+    def of(cls, node: Mapping[str, Any]) -> Owner:
+        """From a node's configuration: the path of a client.yaml, or, in a simulation, a number."""
+        if "client" not in node:
+            return cls(int(node["partition-id"]), threads=1)
+        return cls.read(Path(str(node["client"])), str(node["data"]) if "data" in node else None)
+
+    def check(self, experiment: Experiment, incoming: int) -> None:
+        """Refuse what is not allowed."""
+        if self.methods is not None and experiment.method not in self.methods:
+            raise RefusedError(f"method {experiment.method}")
+        for named in (experiment.method, *experiment.model.split(",")):
+            if ":" in named and named not in (self.methods or ()):
+                raise RefusedError(f"the code of {named}")  # a file of this machine, named by the server
+        if self.secure == "required" and not experiment.secure:
+            raise RefusedError("no secure aggregation")
+        if experiment.rounds > self.rounds:
+            raise RefusedError(f"{experiment.rounds} rounds")
+        self.check_size(incoming)
+
+    def check_size(self, number: int) -> None:
+        """Refuse messages that are too large, in or out."""
+        if number > self.megabytes * 1e6:
+            raise RefusedError(f"{number / 1e6:.1f} MB")
+
+    def check_upload(self, upload: Upload) -> None:
+        """Refuse to send what may not be sent."""
+        for part in PARTS:
+            if getattr(upload, part) and part not in self.send:
+                raise RefusedError(f"{part} may not be sent")
+
+
+def federation_here(experiment: Experiment, owner: Owner) -> Federation:
+    """This client's part: all of its own data, or its share of a dataset that the experiment divides."""
+    given = owner.data or experiment.dataset
+    mine = replace(experiment, dataset=given, data_dir=owner.data_dir or experiment.data_dir)
+    if owner.data is not None and ":" in owner.data:
+        whole = federation_of(replace(mine, split="iid", clients=1))
+        clients = whole.clients
+    else:
+        whole = federation_of(mine)
+        if owner.id not in whole.members:
+            raise UserError("id", owner.id, f"the experiment has {len(whole.clients)} clients, from 0")
+        clients = (whole.members[owner.id],)
+    return replace(whole, clients=clients, numbers=(owner.id,), size=experiment.clients)
+
+
+class Handler(Protocol):
+    """Makes an answer of a message."""
+
+    def __call__(self, facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict: ...
+
+
+def hello(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:  # noqa: ARG001
+    """Who this is, whether it brings data, how many samples it trains on, and what images and classes look like."""
+    experiment = Experiment.from_mapping(facts["experiment"])
+    owner.check(experiment, len(data))
+    here = federation_here(experiment, owner)
+    train = here.clients[0].train
+    named = {"classes": here.classes, "domains": here.domains}
+    about = {"brings": owner.data is not None, "samples": len(train), "shape": list(train.images.shape[1:])}
+    return pack({"id": owner.id, **about, **named})
+
+
+def train(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
+    """A turn."""
+    if _asked(facts, data, owner)[0].secure:
+        raise RefusedError("an upload without masks")
+    run, received, clock = _arrive(facts, data, owner, memory)
+    upload, (loss,) = run.engine.round([owner.id], received, clock)
+    upload = upload.client(0)
+    owner.check_upload(upload)
+    answer = pack({"id": owner.id, "loss": loss}, upload)
+    owner.check_size(size(answer))
+    remember(memory, run.engine.groups[0], clock.round)
+    return answer
+
+
+def evaluate(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
+    """Accuracies of this client's model, and of the server's, on its own test set."""
+    run, received, _ = _arrive(facts, data, owner, memory, after=True)
+    if memory.secrets():
+        member = Member.decode(memory.secrets())
+        member.end()
+        memory.keep_secrets(member.encode())
+    return pack({"id": owner.id, **asdict(run.evaluator(received))})
+
+
+def keys(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
+    """Secure aggregation, step 1: new keys."""
+    _, clock = _asked(facts, data, owner)
+    before = Member.decode(memory.secrets()) if memory.secrets() else None
+    member = Member.begin(owner.id, clock.who, clock.round, before)
+    answer = pack({"id": owner.id, "public": member.keys().hex()})
+    memory.keep_secrets(member.encode())
+    return answer
+
+
+def shares(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
+    """Step 2: shares of this client's secrets, sealed for the others."""
+    _, clock = _asked(facts, data, owner)
+    member = _member(memory, clock)
+    answer = pack({"id": owner.id, "sealed": spelt(member.share(read_book(facts.get("publics"), PUBLIC)))})
+    memory.keep_secrets(member.encode())
+    return answer
+
+
+def masked(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
+    """Step 3: a turn, of which the server learns what it adds to the sum of all, and this under masks."""
+    run, received, clock = _arrive(facts, data, owner, memory)
+    member = _member(memory, clock)
+    member.receive(read_book(facts.get("sealed"), SEALED))
+    memory.keep_secrets(member.encode())  # now, so that the masks serve one turn, whatever is asked while it trains
+    uploads, (loss,) = run.engine.round([owner.id], received, clock)
+    owner.check_upload(uploads.client(0))
+    row = member.mask(integers(added(uploads, loss, summed(run.method, "--secure")), len(member.who)))
+    answer = pack({"id": owner.id}, Upload(numbers={"masked": torch.from_numpy(row.view(np.int64))}))
+    owner.check_size(size(answer))
+    memory.keep_secrets(member.encode())
+    remember(memory, run.engine.groups[0], clock.round)
+    return answer
+
+
+def unmask(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
+    """Step 4: a share of one secret of each client, by which the masks of the sum come off."""
+    _, clock = _asked(facts, data, owner)
+    member = _member(memory, clock)
+    answer = pack({"id": owner.id, "told": spelt(member.reveal(facts["there"]))})
+    memory.keep_secrets(member.encode())
+    return answer
+
+
+def _member(memory: Memory, clock: Clock) -> Member:
+    """This client's side of the round's secure aggregation, as it was after the last step."""
+    member = Member.decode(memory.secrets()) if memory.secrets() else None
+    if member is None or member.round != clock.round:
+        raise RefusedError("it has no keys for this round")
+    return member
+
+
+def _asked(facts: Mapping[str, Any], data: bytes, owner: Owner) -> tuple[Experiment, Clock]:
+    """What is to be done, if the owner allows it, and when."""
+    experiment = Experiment.from_mapping(facts["experiment"])
+    owner.check(experiment, len(data))
+    number, rounds, who, clients, seed = facts["clock"]
+    return experiment, Clock(number, rounds, tuple(who), clients, seed)
+
+
+def _arrive(
+    facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory, after: bool = False
+) -> tuple[Run, Broadcast, Clock]:
+    """This client as it is before a round, or after it, and what it was sent."""
+    experiment, clock = _asked(facts, data, owner)
+    here = federation_here(experiment, owner).named(facts["classes"], facts["domains"])
+    machine: dict[str, Any] = {"device": owner.device, "threads": owner.threads, "engine": "sequential", "width": None}
+    run = Run(replace(experiment, secure=False, **machine), federation=here)
+    (group,) = run.engine.groups
+    recall(memory, group, clock.round + after)
+    flat, largest = tensors_of(data), int(owner.megabytes * 1e6)
+    schema = Schema.of_broadcast(flat, group.own.initial, len(here.classes), group.feature_size, largest)
+    return run, Broadcast.from_flat(schema.check(flat)), clock
+
+
+def _answer(handler: Handler, message: Message, context: Context) -> Message:
+    """The handler's answer; of an error nothing but its type and a code leaves this machine."""
+    try:
+        owner = Owner.of(context.node_config)
+        facts, data = unpack(message.content, int(owner.megabytes * 1e6))
+        memory: Memory = StateMemory(context.state)
+        if owner.memory is not None:
+            memory = FolderMemory(Path(owner.memory) / _plain(facts["run"]))
+        return Message(handler(facts, data, owner, memory), reply_to=message)
+    except RefusedError as error:
+        print(f"refused: {error}", flush=True)
+        return Message(Error(REFUSED, "RefusedError"), reply_to=message)
+    except Exception as error:  # whatever it is, it may tell of the data
+        traceback.print_exc()
+        return Message(Error(FAILED, type(error).__name__), reply_to=message)
+
+
+def _plain(name: Any) -> str:
+    """The name of a run, which becomes that of a folder."""
+    if not (isinstance(name, str) and name.isalnum() and len(name) <= 64):
+        raise RefusedError("the run has no plain name")
+    return name
+
+
+app = ClientApp()
+app.train()(partial(_answer, train))
+app.evaluate()(partial(_answer, evaluate))
+app.query("hello")(partial(_answer, hello))
+app.query("keys")(partial(_answer, keys))
+app.query("shares")(partial(_answer, shares))
+app.train("masked")(partial(_answer, masked))
+app.query("unmask")(partial(_answer, unmask))

@@ -1,0 +1,139 @@
+"""What a client keeps between its turns: its own model and how many turns it had, after each of its last turns.
+
+The models before the last two turns are kept too: a server that crashes may have lost the round it was in, and the one
+before, which it was still writing, and asks for both again. Within a round of secure aggregation, its secrets.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from flwr.app import RecordDict
+from safetensors.torch import save
+
+from protofed.deploy.wire import record
+from protofed.engines.client_group import Group
+from protofed.messages import tensors_in
+
+KEPT = 3
+
+
+class Memory(Protocol):
+    """Encoded models by the number of the round that they come from."""
+
+    def rounds(self) -> list[int]:
+        """Of which rounds there are models."""
+
+    def read(self, number: int) -> bytes:
+        """The model after a round."""
+
+    def write(self, number: int, data: bytes) -> None:
+        """Keep the model after a round."""
+
+    def forget(self, number: int) -> None:
+        """Do not keep it any longer."""
+
+    def secrets(self) -> bytes:
+        """Of secure aggregation; nothing if there are none."""
+
+    def keep_secrets(self, data: bytes) -> None:
+        """In place of those before."""
+
+
+class StateMemory:
+    """In the state that Flower keeps for a client during a run: in a simulation, and wherever no folder is given."""
+
+    NAME = "protofed-own-"
+    SECRETS = "protofed-secrets"
+
+    def __init__(self, state: RecordDict) -> None:
+        self.state = state
+
+    def rounds(self) -> list[int]:
+        """Of which rounds there are models."""
+        return [int(name.removeprefix(self.NAME)) for name in self.state if name.startswith(self.NAME)]
+
+    def read(self, number: int) -> bytes:
+        """The model after a round."""
+        return self.state.array_records[f"{self.NAME}{number}"]["safetensors"].data
+
+    def write(self, number: int, data: bytes) -> None:
+        """Keep the model after a round."""
+        self.state[f"{self.NAME}{number}"] = record(data)
+
+    def forget(self, number: int) -> None:
+        """Do not keep it any longer."""
+        del self.state[f"{self.NAME}{number}"]
+
+    def secrets(self) -> bytes:
+        """Of secure aggregation; nothing if there are none."""
+        return self.state.array_records[self.SECRETS]["safetensors"].data if self.SECRETS in self.state else b""
+
+    def keep_secrets(self, data: bytes) -> None:
+        """In place of those before."""
+        self.state[self.SECRETS] = record(data)
+
+
+class FolderMemory:
+    """In files that only the client's owner can read; they survive the client's and the server's restarts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for place in (folder.parent, folder):
+            place.mkdir(mode=0o700, exist_ok=True)
+
+    def rounds(self) -> list[int]:
+        """Of which rounds there are models."""
+        return [int(file.stem) for file in self.folder.glob("*.safetensors")]
+
+    def read(self, number: int) -> bytes:
+        """The model after a round."""
+        return self._file(number).read_bytes()
+
+    def write(self, number: int, data: bytes) -> None:
+        """Keep the model after a round; whole or not at all."""
+        self._write(self._file(number), data)
+
+    def forget(self, number: int) -> None:
+        """Do not keep it any longer."""
+        self._file(number).unlink(missing_ok=True)
+
+    def secrets(self) -> bytes:
+        """Of secure aggregation; nothing if there are none."""
+        path = self.folder / "secrets.json"
+        return path.read_bytes() if path.exists() else b""
+
+    def keep_secrets(self, data: bytes) -> None:
+        """In place of those before; whole or not at all."""
+        self._write(self.folder / "secrets.json", data)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        draft = self.folder / "draft"  # one name: what a killed client leaves is written over
+        draft.touch(mode=0o600)
+        draft.write_bytes(data)
+        draft.replace(path)
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number}.safetensors"
+
+
+def recall(memory: Memory, group: Group, before: int) -> None:
+    """Give a client, the only one of its group, the model it had before a round."""
+    known = [number for number in memory.rounds() if number < before]
+    if known:
+        state = tensors_in(memory.read(max(known)))
+        group.taken[0] = state.pop("taken")
+        group.own.put([0], {name.removeprefix("own/"): tensor.unsqueeze(0) for name, tensor in state.items()})
+
+
+def remember(memory: Memory, group: Group, number: int) -> None:
+    """Keep the model that a client has after a round."""
+    state = {f"own/{name}": tensor[0].contiguous() for name, tensor in group.own.take([0]).items()}
+    memory.write(number, save(state | {"taken": group.taken[0].to(torch.int64)}))
+    rounds = sorted(memory.rounds())
+    played = [other for other in rounds if other <= number]  # later ones are of rounds that the server has lost
+    for other in rounds:
+        if other not in played[-KEPT:]:
+            memory.forget(other)

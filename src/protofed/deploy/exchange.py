@@ -1,0 +1,77 @@
+"""Asking clients and waiting for their answers until a deadline: one bad client must not end a round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from protofed.trust.screening import RefusedError
+
+POLL = 0.1
+"""Seconds until the second look for answers; later ones are further apart, for each costs the server's process too."""
+SLOWEST = 1.0
+"""Seconds between two looks at most."""
+
+T = TypeVar("T")
+
+
+class Answers(NamedTuple, Generic[T]):
+    """What came back, and why the rest did not, by node."""
+
+    given: dict[int, T]
+    left_out: dict[int, str]
+    bytes_up: int
+
+
+def exchange(
+    grid: Grid,
+    questions: Mapping[int, RecordDict],
+    kind: str,
+    group: str,
+    deadline: float,
+    read: Callable[[int, RecordDict], tuple[T, int]],
+) -> Answers[T]:
+    """Ask every node its question; `read` checks an answer and says how many bytes it had."""
+    began, nodes = time.monotonic(), list(questions)
+    messages = [Message(questions[node], node, kind, group_id=group, ttl=deadline) for node in nodes]
+    numbers = list(grid.push_messages(messages))
+    waiting = {number: node for number, node in zip(numbers, nodes, strict=True) if number}
+    given: dict[int, T] = {}
+    left_out = {node: "it could not be asked" for number, node in zip(numbers, nodes, strict=True) if not number}
+    received, late = 0, f"no answer within {deadline:g} s"
+    while waiting:
+        for answer in grid.pull_messages(list(waiting)):
+            node = waiting.pop(answer.metadata.reply_to_message_id, None)
+            if node is None:  # repeated, or late
+                continue
+            if answer.has_error():
+                left_out[node] = _reason(answer.error, late)
+                continue
+            try:
+                given[node], size = read(node, answer.content)
+                received += size
+            except RefusedError as error:
+                left_out[node] = f"refused: {error}"
+        if time.monotonic() - began > deadline:  # after a last look: asking may take long too
+            break
+        if waiting:
+            time.sleep(min(POLL + (time.monotonic() - began) / 20, SLOWEST))
+    left_out |= dict.fromkeys(waiting.values(), late)
+    return Answers(given, left_out, received)
+
+
+def _reason(error: Error, late: str) -> str:
+    """Flower's own errors in words; of others the code and the type, for the rest may be anything, of data too."""
+    if error.code in (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE):  # it has expired
+        return late
+    if error.code == ErrorCode.NODE_UNAVAILABLE:
+        return "it is gone"
+    if error.code == ErrorCode.CLIENT_APP_CRASHED:
+        return "its process died"
+    first = (error.reason or "").split(":")[0].split("(")[0].strip()
+    return f"error {error.code}: {first if first.isidentifier() and len(first) < 60 else 'unknown'}"

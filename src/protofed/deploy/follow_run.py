@@ -1,0 +1,59 @@
+"""A run that Flower plays, seen from outside: started, followed through its folder, and stopped."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from protofed.deploy.processes import CONNECTION, commands
+from protofed.errors import HopelessError, LostError
+
+LOOK = 0.5
+"""Seconds between two looks at the run folder."""
+ASK = 1.0
+"""Seconds between two questions to the SuperLink."""
+HOPELESS = "it would fail again: "
+"""What the text of such an error begins with at the server: of errors Flower passes on nothing else."""
+
+
+def play(home: Path, app: Path, out: Path, each: Callable[[dict[str, Any]], None], *options: str) -> None:
+    """Play a run to its end; `each` sees the line of every new round. An interruption stops it there too."""
+    seen = _rounds(out)
+    with commands(home) as ask:
+        number = str(ask("run", str(app), CONNECTION, *options)["run-id"])
+        try:
+            run, asked = {"status": ""}, time.monotonic()
+            while not run["status"].startswith("finished"):
+                time.sleep(LOOK)
+                seen = _show(out, seen, each)
+                if time.monotonic() - asked > ASK:
+                    (run,) = ask("list", "--run-id", number, CONNECTION)["runs"]
+                    asked = time.monotonic()
+            _show(out, seen, each)
+        except BaseException:
+            ask("stop", number, CONNECTION)
+            raise
+    if run["status"] != "finished:completed":
+        details = " ".join(run["status-details"].split())
+        why = details.partition(" failed with exception: ")[2] or details
+        if why.startswith(HOPELESS):
+            raise HopelessError(f"the run has failed: {why.removeprefix(HOPELESS)}")
+        raise LostError(f"the run has {run['status'].replace(':', ', ')}: {why}")
+
+
+def _rounds(out: Path) -> int:
+    path = out / "rounds.jsonl"
+    return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
+
+
+def _show(out: Path, seen: int, each: Callable[[dict[str, Any]], None]) -> int:
+    """Show the rounds that are new; a line that is still being written waits."""
+    path = out / "rounds.jsonl"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    lines = text[: text.rfind("\n") + 1].splitlines()
+    for line in lines[seen:]:
+        each(json.loads(line))
+    return max(seen, len(lines))

@@ -1,0 +1,64 @@
+"""What a server is told, without torch: the processes that only start Flower's have no use for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from protofed.errors import UserError
+from protofed.experiment import Experiment, read_yaml
+from protofed.internal.schema import read_json
+
+WHOLE = re.compile("[0-9]{1,20}")
+"""Numbers of clients and of nodes, which have 64 bits."""
+MACHINE = ("data_dir", "device", "threads", "engine", "width", "checkpoint_every")
+"""What of an experiment says how it is run, not what: a run may go on with another."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a server treats its clients; keys of the Flower app's configuration."""
+
+    out: str = "run"  # the run folder; one that is there is continued
+    minimum: int = 1  # clients without whose answers a round does not count
+    deadline: float = 600.0  # seconds that clients have to answer
+    wait: float = 120.0  # seconds to wait for all clients at the beginning, and for the minimum later
+    nodes: str = ""  # JSON file with the node of each client, where that is known from their keys
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Settings:
+        """From an app's configuration."""
+        return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})
+
+
+def read_nodes(path: Path) -> dict[int, int]:
+    """The node of each client, as the federation's server has written them."""
+    said = read_json(path)
+    if not isinstance(said, dict) or not all(WHOLE.fullmatch(str(word)) for pair in said.items() for word in pair):
+        raise UserError(str(path), said, "it must give the node of each client")
+    return {int(client): int(node) for client, node in said.items()}
+
+
+def toml(value: str | float) -> str:
+    """A value as TOML writes it; a text holds no quote, for Flower looks for the next one in a node's configuration."""
+    if not isinstance(value, str):
+        return str(value)
+    plain = (one if one.isprintable() and one not in '"\\' else f"\\U{ord(one):08x}" for one in value)
+    return f'"{"".join(plain)}"'
+
+
+def check_out(path: Path, experiment: Experiment) -> None:
+    """Refuse a folder in which this experiment can neither begin nor go on."""
+    if path.exists() and not (path / "flower.json").is_file():
+        raise UserError("--out", str(path), "it exists and is not the folder of a run over a network; name a new one")
+    config = path / "config.yaml"
+    if not config.is_file():  # new, or killed before its first round
+        return
+    there, here = asdict(Experiment.from_mapping(read_yaml(config))), asdict(experiment)
+    changed = [name for name in here if there[name] != here[name] and name not in MACHINE]
+    if changed:
+        said = "; ".join(f"{name} {there[name]!r}, not {here[name]!r}" for name in changed)
+        raise UserError("--out", str(path), f"it holds another experiment ({said}); name a new folder")

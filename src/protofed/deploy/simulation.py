@@ -1,0 +1,31 @@
+"""`--engine flower-sim`: the same app in Flower's simulation, on Ray, on this machine only."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from protofed.deploy.flower_app import write_app
+from protofed.deploy.follow_run import play
+from protofed.deploy.processes import connect, free_port, running, tool, until_listening
+from protofed.deploy.server_settings import Settings
+from protofed.experiment import Experiment
+
+
+def simulate(experiment: Experiment, out: Path, each: Callable[[dict[str, Any]], None]) -> None:
+    """A run with one simulated node a client; everything it needs is gone afterwards, except the run folder."""
+    with tempfile.TemporaryDirectory(prefix="protofed-") as place:
+        folder, port = Path(place), free_port()
+        home, log = folder / "home", folder / "superlink.log"
+        settings = Settings(str(out.resolve()), experiment.clients, deadline=86_400.0, wait=300.0)
+        resolved = None if experiment.data_dir is None else str(Path(experiment.data_dir).resolve())
+        write_app(folder / "app", dataclasses.replace(experiment, data_dir=resolved), settings)
+        connect(home, f"127.0.0.1:{port}", None)
+        link = [tool("flower-superlink"), "--simulation", "--insecure", "--disable-runtime-dependency-installation"]
+        nodes = f"num-supernodes={experiment.clients} client-resources-num-cpus=1"
+        with running([*link, "--host", "127.0.0.1", "--port", str(port)], home, log) as process:
+            until_listening(process, "127.0.0.1", port, log)
+            play(home, folder / "app", out, each, "--federation-config", nodes)

@@ -1,0 +1,183 @@
+"""Clients of one architecture side by side, and what they bring into a round."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from protofed.data.federation import Client, Federation
+from protofed.data.samples import unit
+from protofed.engines.client_models import Store, room
+from protofed.experiment import Experiment
+from protofed.messages import Broadcast
+from protofed.methods.base import Clock, Method, Turn
+from protofed.models import ModelSpec, build
+from protofed.models.stacking import bytes_per_image
+from protofed.models.start import start_from
+from protofed.prototypes import Prototypes
+from protofed.randomness import key
+
+State = Mapping[str, Tensor]
+
+CPU_IMAGES = 512
+"""Images times models in a pass without gradients; with 10,000 the CNN took longer, in either engine."""
+GPU_BYTES = 4 * 2**30
+"""What such a pass may take on a GPU, which is only busy with many: 19,000 images of the CNN, 760 of ResNet-10."""
+
+
+class Personal(NamedTuple):
+    """What differs between the clients of a group in a round; every tensor has a leading client axis."""
+
+    previous: dict[str, Tensor]
+    prepared: dict[str, Tensor]
+    taken: Tensor
+    weights: dict[str, Tensor]  # what was received, if not the same for all
+    prototypes: dict[str, Prototypes]
+
+    def rows(self, index: int | slice | Tensor) -> Personal:
+        """Of some clients."""
+        sets = {name: found.take(index) for name, found in self.prototypes.items()}
+        previous, prepared, weights = (
+            {name: value[index] for name, value in part.items()}
+            for part in (self.previous, self.prepared, self.weights)
+        )
+        return Personal(previous, prepared, self.taken[index], weights, sets)
+
+
+class Turns(NamedTuple):
+    """The turns of some clients of a group."""
+
+    clock: Clock
+    shared: Broadcast | None  # what was received, if the same for all
+    personal: Personal
+
+    def turn(self, personal: Personal) -> Turn:
+        """One client's turn."""
+        received = self.shared or Broadcast(personal.weights, personal.prototypes)
+        return Turn(received, self.clock, personal.previous, personal.prepared, personal.taken)
+
+
+class Group:
+    """Clients that share an architecture and an input shape, side by side on the device."""
+
+    def __init__(
+        self,
+        members: Sequence[int],
+        clients: Sequence[Client],
+        module: nn.Module,
+        device: torch.device,
+        dtype: torch.dtype,
+        room: float,
+    ) -> None:
+        """`room` is how many bytes of the device's memory the clients' models may take."""
+        self.members = tuple(members)
+        self.module = module.to(device=device, dtype=dtype)
+        self.device, self.dtype = device, dtype
+        self.hold(clients)
+        self.test = clients[0].pool
+        mean, std = (
+            torch.tensor(part, dtype=torch.float64).view(-1, 1, 1) for part in (clients[0].mean, clients[0].std)
+        )
+        one = unit(self.images)
+        self._middle, self._scale = ((one * mean).to(device, dtype), (1 / (one * std)).to(device, dtype))
+        self.own = Store(self.module.state_dict(), len(clients), room)
+        """Each client's own model as it was last trained."""
+        self.taken = torch.zeros(len(clients), dtype=torch.int64, device=device)
+        """How many turns each client has had."""
+        self.drawn_anew: list[str] = []
+        """Tensors that the file of initial weights did not give."""
+
+    def hold(self, clients: Sequence[Client]) -> None:
+        """Take in what the members have to train on from now on."""
+        self.clients = tuple(clients)
+        self.sizes = [len(client.train) for client in clients]
+        self.begins = [0, *accumulate(self.sizes)][:-1]
+        self.images = torch.cat([client.train.images for client in clients]).to(self.device)
+        self.labels = torch.cat([client.train.labels for client in clients]).to(self.device)
+
+    def images_at_once(self, models: int) -> int:
+        """How many images so many models may look at in one pass without gradients."""
+        if self.device.type == "cpu":
+            return max(1, CPU_IMAGES // models)
+        return max(1, GPU_BYTES // (self._per_image * models))
+
+    @property
+    def feature_size(self) -> int:
+        """How long a feature is."""
+        return cast(int, self.module.feature_size)
+
+    @cached_property
+    def _per_image(self) -> int:
+        return bytes_per_image(self.module, self.pixels(self.images[0]))
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """What the model sees of images as they are stored."""
+        return (images.to(self.device) - self._middle) * self._scale
+
+    def start(self, rows: Sequence[int], turns: Turns) -> dict[str, Tensor]:
+        """The weights a turn starts from, to be read only: the client's own, with what was received in their place."""
+        shared = turns.shared.weights if turns.shared is not None else {}
+        received = {name: value.expand(len(rows), *value.shape) for name, value in shared.items()}
+        received |= turns.personal.weights
+        own = {} if received.keys() >= self.own.initial.keys() else self.own.take(rows)
+        return {name: received[name] if name in received else own[name] for name in self.own.initial}
+
+    def keep(self, rows: Sequence[int], weights: State) -> None:
+        """Remember what clients have just trained."""
+        self.own.put(rows, weights)
+        index = self.own.index(rows)
+        self.taken.index_add_(0, index, torch.ones_like(index))
+
+
+def group_clients(
+    experiment: Experiment,
+    method: Method,
+    federation: Federation,
+    models: Sequence[ModelSpec],
+    device: torch.device,
+) -> list[Group]:
+    """Clients grouped by architecture, input and test pool; models are dealt to clients in contiguous blocks."""
+    total = federation.total
+    alike: dict[Hashable, list[int]] = {}
+    for index, client in federation.members.items():
+        spec = models[index * len(models) // total]
+        kind = (spec, client.train.images.shape[1:], client.mean, client.std, id(client.pool))
+        alike.setdefault(kind, []).append(index)
+    dtype = torch.float64 if experiment.precision == "float64" else torch.float32
+    anew: list[list[str]] = []
+
+    def extend(module: nn.Module, classes: int) -> nn.Module:
+        anew.append([] if experiment.start is None else start_from(Path(experiment.start), module))
+        return method.extend(module, classes)
+
+    groups = []
+    for members in alike.values():
+        clients = [federation.members[index] for index in members]
+        channels, height, width = clients[0].train.images.shape[1:]
+        spec = models[members[0] * len(models) // total]
+        draw = partial(build, spec, (channels, height, width), len(federation.classes), extend=extend)
+        share = room(device) * len(members) / total
+        group = Group(members, clients, draw(key(experiment.seed, "weights")), device, dtype, share)
+        group.drawn_anew = anew[-1]
+        if method.initial == "own":
+            for row, index in enumerate(members):
+                state = draw(key(experiment.seed, "weights", index)).to(device, dtype).state_dict()
+                group.own.put([row], {name: value.unsqueeze(0) for name, value in state.items()})
+        groups.append(group)
+    return groups
+
+
+def fit(images: Tensor, shape: Sequence[int]) -> Tensor:
+    """Images [n, c, h, w] in a model's input shape: resized, and grey or with as many channels as asked for."""
+    found = images.to(torch.float32)
+    if found.shape[1] != shape[0]:
+        found = found.mean(1, keepdim=True).expand(-1, shape[0], -1, -1)
+    if found.shape[2:] == tuple(shape[1:]):
+        return found
+    return nn.functional.interpolate(found, size=tuple(shape[1:]), mode="bilinear", antialias=True)

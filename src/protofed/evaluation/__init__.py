@@ -1,0 +1,1 @@
+"""How good models are: accuracies, few-shot episodes, and a snapshot for the report."""

@@ -1,0 +1,283 @@
+"""Who is asked, on what, by which rule: accuracies named model/test/rule, in percent, for every client.
+
+Models: `own` (the client's last trained one), `global` (the averaged one, where there is one). Tests: `own` (the
+client's label distribution), `all` (every class), `domain` (its domain), `val` (held out of its training data), `novel`
+(classes nobody trains on). Rules: `head` (the classifier), `nearest` (nearest prototype), `nearest-own` (the same among
+the client's own classes) and, on novel classes, `5-way-5-shot` and the like (nearest mean of a few examples).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from protofed.data.federation import Federation
+from protofed.engines.base import Engine
+from protofed.engines.client_group import Group, State
+from protofed.evaluation.few_shot import Episodes, interval
+from protofed.messages import Broadcast
+from protofed.methods.base import Method
+from protofed.prototypes import Prototypes, class_means, nearest_class
+
+Scores = tuple[Sequence[int], Tensor]
+"""Clients and their accuracies, still on the device."""
+Right = tuple[int, Tensor]
+"""A group, and how many images of each domain its averaged model gets right."""
+
+T = TypeVar("T")
+
+MODELS, TESTS, RULES = ("own", "global"), ("own", "all", "domain", "val"), ("head", "nearest", "nearest-own")
+"""The parts of an accuracy's name, but on novel classes."""
+NAME = re.compile(
+    "/".join(f"({'|'.join(some)})" for some in (MODELS, (*TESTS, "novel"), (*RULES, r"\d+-way-\d+-shot")))
+)
+
+MODEL_BYTES = 2**30
+"""What the models that are tested at once may take."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Accuracies after a round."""
+
+    per_client: dict[str, list[float]] = field(default_factory=dict)
+    per_domain: dict[str, dict[str, float]] = field(default_factory=dict)
+    interval: dict[str, float] = field(default_factory=dict)  # of few-shot episodes
+    diagnostic: list[str] = field(default_factory=list)  # by class means of the client's own data, not by the method
+    tested: list[int] | None = None  # the clients that `per_client` is of, if not all
+
+    def means(self, without: Container[int] = ()) -> dict[str, float]:
+        """Each accuracy as one number: the mean over domains where it is known per domain, else over clients.
+
+        `without` some clients, such as those that attack.
+        """
+        clients = {}
+        for name, values in self.per_client.items():
+            who = self.tested if self.tested is not None else range(len(values))
+            counted = [value for member, value in zip(who, values, strict=True) if member not in without]
+            clients[name] = sum(counted) / len(counted)
+        domains = {name: sum(values.values()) / len(values) for name, values in self.per_domain.items()}
+        return clients | domains
+
+
+class Seen(NamedTuple):
+    """What models make of some images: features [models, B, D] and logits [models, B, C], and their labels [B]."""
+
+    features: Tensor
+    logits: Tensor
+    labels: Tensor
+
+
+class View(NamedTuple):
+    """What belongs to some clients: images of the test pool, [clients, images], and classes, [clients, C]."""
+
+    tests: dict[str, Tensor]
+    classes: Tensor
+
+
+class Pool:
+    """The test images of a group, on its device, and which of them are whose."""
+
+    def __init__(self, group: Group, federation: Federation, by_domain: bool) -> None:
+        device, clients = group.device, group.clients
+        self.images, self.labels = group.test.images.to(device), group.test.labels.to(device)
+        sizes = torch.tensor([len(client.own) for client in clients])
+        self._ends = [0, *sizes.cumsum(0).tolist()]
+        self._owner = torch.arange(len(clients)).repeat_interleave(sizes).to(device)
+        self._own = torch.cat([client.own for client in clients]).to(device)
+        self._classes = torch.stack([client.counts(len(federation.classes)) > 0 for client in clients]).to(device)
+        of_domain = group.test.domains == torch.arange(len(federation.domains)).view(-1, 1)
+        self.domain_sizes = of_domain.sum(1)
+        self.of_domain = of_domain.to(device)  # [domains, images]
+        self._home = torch.tensor([client.domain for client in clients], device=device) if by_domain else None
+
+    def view(self, rows: range) -> View:
+        """Of some clients, computed when it is needed: for all of them it would be large."""
+        mine, some = slice(self._ends[rows.start], self._ends[rows.stop]), slice(rows.start, rows.stop)
+        own = torch.zeros(len(rows), len(self.labels), dtype=torch.bool, device=self.labels.device)
+        own.view(-1).index_fill_(0, (self._owner[mine] - rows.start) * len(self.labels) + self._own[mine], True)
+        tests = {"own": own, "all": torch.ones_like(own)}
+        if self._home is not None:
+            tests["domain"] = self.of_domain[self._home[some]]
+        return View(tests, self._classes[some])
+
+
+class Evaluator:
+    """Tests the models of an engine's clients after each round."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.federation = engine.federation
+        self.classes = len(self.federation.classes)
+        clients = self.federation.clients
+        self.by_domain = len(self.federation.domains) > 1 and all(
+            client.domain is not None and bool((client.pool.domains == client.domain).any()) for client in clients
+        )
+        self.validates = all(client.validation is not None for client in clients)
+        self.pools = [Pool(group, self.federation, self.by_domain) for group in engine.groups]
+        asked = engine.experiment
+        self.episodes = None
+        if self.federation.novel is not None:
+            self.episodes = Episodes(
+                self.federation.novel, asked.episode_ways, asked.episode_shots, asked.episodes, asked.seed
+            )
+
+    @torch.no_grad()
+    def __call__(self, broadcast: Broadcast) -> Evaluation:
+        """Every client's accuracies with its own model and with the averaged one."""
+        references = self.engine.method.references(broadcast)
+        found: dict[str, list[Scores]] = {}
+        by_domain: dict[str, list[Right]] = {}
+        played: dict[str, list[Scores]] = {}
+        ranks = self.engine.ranks
+        for number, (group, pool) in enumerate(zip(self.engine.groups, self.pools, strict=True)):
+            sent = sent_to(self.engine.method, group, broadcast)
+            mine = slice((ranks.number - number) % ranks.count, None, ranks.count)
+            shared = "global" if len(sent) == 1 else None  # one averaged model of all clients: it is asked once
+            seen: list[Seen] = []
+            novel: Tensor | None = None
+            for rows in list(_parts(self.engine, group))[mine]:
+                view, members = pool.view(rows), group.members[rows.start : rows.stop]
+                models = models_of(group, rows, sent)
+                if self.episodes is not None:
+                    model = "global" if "global" in models else "own"
+                    if novel is None or model != shared:
+                        novel = self._play(self.episodes, group, models[model])
+                    scores = novel.expand(len(members), -1)
+                    played.setdefault(f"{model}/novel/{self.episodes.rule}", []).append((members, scores))
+                for model, states in models.items():
+                    prototypes = references
+                    if references is None and model == "own":
+                        prototypes = class_means(*self.engine.embed(group, rows, states), self.classes)
+                    choosing = 1 if prototypes is None else len(rows)
+                    looks: Iterable[Seen] = self._looks(group, states, pool.images, pool.labels, choosing)
+                    if model == shared:
+                        looks = seen = seen or list(looks)
+                    asked = _hits(looks, prototypes, view.classes)
+                    for rule, hits in asked.items():
+                        for test in ["own"] if rule == "nearest-own" else view.tests:
+                            scores = 100 * (hits & view.tests[test]).sum(1).double() / view.tests[test].sum(1)
+                            found.setdefault(f"{model}/{test}/{rule}", []).append((members, scores))
+                        first = rows.start == 0 and model == shared and rule != "nearest-own"
+                        if first and self.by_domain:
+                            right = (hits & pool.of_domain).sum(1)
+                            by_domain.setdefault(f"global/domain/{rule}", []).append((number, right))
+                    held_out = self._validate(group, view, rows, states, prototypes) if self.validates else {}
+                    for rule, scores in held_out.items():
+                        found.setdefault(f"{model}/val/{rule}", []).append((members, scores))
+        everyones = ranks.gather([(found, by_domain, played)], self.engine.device)
+        found, by_domain, played = (_merged(parts) for parts in zip(*everyones, strict=True))
+        for name, parts in played.items():
+            found[name] = [(members, scores.mean(1)) for members, scores in parts]
+        evaluation = self._evaluation(found, by_domain, diagnostic=references is None)
+        intervals = {name: interval(torch.cat([scores for _, scores in parts])) for name, parts in played.items()}
+        return replace(evaluation, interval=intervals)
+
+    def _evaluation(
+        self,
+        found: dict[str, list[Scores]],
+        by_domain: dict[str, list[Right]],
+        diagnostic: bool,
+    ) -> Evaluation:
+        """Everything in one transfer from the device."""
+        scores = [scores for parts in found.values() for _, scores in parts]
+        right = [torch.stack([right for _, right in parts]).sum(0).double() for parts in by_domain.values()]
+        numbers = iter(torch.cat([*scores, *right]).tolist())
+        per_client = {}
+        for name, parts in found.items():
+            by_member = sorted((member, next(numbers)) for members, _ in parts for member in members)
+            per_client[name] = [score for _, score in by_member]
+        per_domain = {}
+        for name, rights in by_domain.items():
+            sizes = torch.stack([self.pools[number].domain_sizes for number, _ in rights]).sum(0).tolist()
+            hits = [next(numbers) for _ in sizes]
+            of_domains = zip(self.federation.domains, hits, sizes, strict=True)
+            per_domain[name] = {domain: 100 * (number / size) for domain, number, size in of_domains if size}
+        marked = [name for name in per_client if diagnostic and "/nearest" in name]
+        return Evaluation(per_client, per_domain, diagnostic=marked)
+
+    def _looks(self, group: Group, states: State, images: Tensor, labels: Tensor, clients: int = 1) -> Iterator[Seen]:
+        """What models make of images, as many at a time as they, or so many clients' choices, leave room for."""
+        step = group.images_at_once(max(len(next(iter(states.values()))), clients))
+        for x, y in zip(torch.split(images, step), torch.split(labels, step), strict=True):
+            yield Seen(*self.engine.forward(group, states, group.pixels(x)), y)
+
+    def _play(self, episodes: Episodes, group: Group, states: State) -> Tensor:
+        """How each model fares in every episode: [models, episodes]."""
+        scores = []
+        for row in range(len(next(iter(states.values())))):  # features of many models at once would be large
+            state = {name: value[row : row + 1] for name, value in states.items()}
+            chunks = torch.split(episodes.images, group.images_at_once(1))
+            features = [self.engine.forward(group, state, group.pixels(x))[0].squeeze(0) for x in chunks]
+            scores.append(episodes.play(torch.cat(features)))
+        return torch.stack(scores)
+
+    def _validate(
+        self, group: Group, view: View, rows: range, states: State, prototypes: Prototypes | None
+    ) -> dict[str, Tensor]:
+        """Each client on the samples held out of its training data."""
+        personal = len(next(iter(states.values()))) > 1
+        scores: dict[str, list[Tensor]] = {}
+        for place, row in enumerate(rows):
+            mine = slice(place, place + 1)
+            state = {name: value[mine] for name, value in states.items()} if personal else states
+            local = prototypes.take(mine) if prototypes is not None and prototypes.counts.dim() == 3 else prototypes
+            held_out = group.clients[row].validation
+            assert held_out is not None  # the caller has checked
+            labels = held_out.labels.to(group.device)
+            looks = self._looks(group, state, held_out.images, labels)
+            for rule, hits in _hits(looks, local, view.classes[mine]).items():
+                scores.setdefault(rule, []).append(100 * hits.double().mean())
+        return {rule: torch.stack(values) for rule, values in scores.items()}
+
+
+def _merged(parts: Iterable[Mapping[str, list[T]]]) -> dict[str, list[T]]:
+    """Lists by name, as one after the other."""
+    merged: dict[str, list[T]] = {}
+    for part in parts:
+        for name, values in part.items():
+            merged.setdefault(name, []).extend(values)
+    return merged
+
+
+def _hits(looks: Iterable[Seen], prototypes: Prototypes | None, own_classes: Tensor) -> dict[str, Tensor]:
+    """Which images are classified correctly by each rule: [models, images]."""
+    chunks: dict[str, list[Tensor]] = {}
+    for features, logits, y in looks:
+        answers = {"head": logits.argmax(-1)}
+        if prototypes is not None:
+            answers["nearest"] = nearest_class(features, prototypes)
+            answers["nearest-own"] = nearest_class(features, prototypes, own_classes)
+        for rule, answer in answers.items():
+            chunks.setdefault(rule, []).append(answer == y)
+    return {rule: torch.cat(hits, 1) for rule, hits in chunks.items()}
+
+
+def _parts(engine: Engine, group: Group) -> Iterator[range]:
+    """Clients whose models fit on the device at once, some for each process."""
+    each = -(-len(group.members) // engine.ranks.count)
+    most = min(engine.tested_at_once, engine.width or engine.tested_at_once)  # the fewer, the more images each sees
+    step = max(1, min(most, MODEL_BYTES // group.own.layout.size, each))
+    for begin in range(0, len(group.members), step):
+        yield range(begin, min(begin + step, len(group.members)))
+
+
+def sent_to(method: Method, group: Group, broadcast: Broadcast) -> list[Broadcast]:
+    """What the server sends: one message if all clients get the same, otherwise one for each."""
+    sent = [method.send(broadcast, member) for member in group.members]
+    return sent[:1] if all(message is sent[0] for message in sent) else sent
+
+
+def models_of(group: Group, rows: range, sent: Sequence[Broadcast]) -> dict[str, State]:
+    """The models of some clients to test; there is one of the server's if it sends a whole state."""
+    models: dict[str, State] = {"own": group.own.take(rows)}
+    mine = sent if len(sent) == 1 else sent[rows.start : rows.stop]
+    names = group.own.initial
+    if set(names) <= set(mine[0].weights):
+        models["global"] = {name: torch.stack([message.weights[name] for message in mine]) for name in names}
+    return models

@@ -1,0 +1,1 @@
+"""Support code: nothing here knows what a federation is."""

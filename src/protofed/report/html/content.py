@@ -1,0 +1,255 @@
+"""What a report says, read from run folders: plain data, small enough to be put into a page."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from protofed.errors import UserError
+from protofed.evaluation.snapshot import Look
+from protofed.experiment import Experiment, read_yaml
+from protofed.internal.schema import fits, read_json
+from protofed.methods import METHODS, method_class
+from protofed.report.html.statistics import compared
+from protofed.runs.folder import SEVERAL, RunFolder, run_folders
+from protofed.runs.result import Result, guarantee, summarise
+from protofed.studies.reproduction import Request
+
+DIGITS = 4
+GATHERED = ("path", "experiment", "last", "label", "left_out", "suspected", "epsilon")
+"""What is known of a run and not put into the page as it is."""
+
+
+def gather(folders: Sequence[Path]) -> dict[str, Any]:
+    """Everything about the runs in some folders; runs of the same label are seeds of one line."""
+    found = {path.resolve(): (path, folder) for folder in folders for path in _run_folders(folder)}  # each once
+    runs = [_run(path, path.relative_to(folder)) for path, folder in found.values()]
+    labels = _labels(runs)
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for run, label in zip(runs, labels, strict=True):
+        run["label"] = label
+        lines.setdefault(label, []).append(run)
+    scores = list(dict.fromkeys(name for run in runs for name in run["curves"]))
+    return {
+        "commands": [_command(folder) for folder in folders],
+        "about": _about(runs),
+        "incomplete": [_incomplete(run) for run in runs if not run["complete"]],
+        "trust": [text for run in runs if (text := _trust(run))],
+        "scores": scores,
+        "score": next((run["score"] for run in runs if run["score"] in scores), scores[0] if scores else None),
+        "summary": compared(lines, scores),
+        "lines": {label: [_slim(run) for run in found] for label, found in lines.items()},
+        "looks": {label: looked for label, found in lines.items() if (looked := _look(found)) is not None},
+    }
+
+
+def _run_folders(folder: Path) -> Iterator[Path]:
+    """The run folders at a place, or below it."""
+    if not folder.is_dir():
+        raise UserError("DIR", str(folder), "there is no such folder")
+    found = [path for path in run_folders(folder) if RunFolder.open(path).played()]
+    if (folder / "compare.yaml").is_file():  # methods in the order they were asked for
+        methods = [str(name) for name in read_yaml(folder / "compare.yaml").get("methods", [])]
+        found.sort(key=lambda path: _place(str(read_yaml(path / "config.yaml").get("method")), methods))
+    if not found:
+        raise UserError("DIR", str(folder), "it holds no run with a complete round")
+    yield from found
+
+
+def _place(name: str, names: Sequence[str]) -> int:
+    return names.index(name) if name in names else len(names)
+
+
+def _run(path: Path, name: Path) -> dict[str, Any]:
+    """One run, with a curve for each accuracy."""
+    experiment = Experiment.from_mapping(read_yaml(path / "config.yaml"))
+    rounds = RunFolder.open(path).played()
+    tested = [line for line in rounds if line["accuracy"]]
+    method, score = _named(experiment, path)
+    profile = path / "profile.json"
+    return {
+        "name": str(name),
+        "path": path,
+        "experiment": experiment,
+        "method": method,
+        "score": score,
+        "complete": (path / "result.json").is_file(),
+        "rounds": [line["round"] for line in rounds],
+        "bytes": _running(line["bytes_up"] + line["bytes_down"] for line in rounds),
+        "seconds": _running(line["seconds"] for line in rounds),
+        "up": sum(line["bytes_up"] for line in rounds),
+        "down": sum(line["bytes_down"] for line in rounds),
+        "scalars": {part: sum(line["scalars_up"][part] for line in rounds) for part in ("weights", "prototypes")},
+        "tested": [line["round"] for line in tested],
+        "curves": _curves(tested),
+        "last": summarise(rounds) if tested else {},
+        "prototypes": _prototypes(rounds),
+        "profile": _profile(profile) if profile.is_file() else None,
+        "left_out": Counter(why for line in rounds for why in line.get("left_out", {}).values()),
+        "suspected": Counter(member for line in rounds for member in line.get("suspected", [])),
+        "epsilon": rounds[-1].get("epsilon"),
+    }
+
+
+def _profile(path: Path) -> dict[str, dict[str, dict[str, float]]]:
+    """What profile.json says of the parts of a round."""
+    values = read_json(path)
+    form = dict[str, dict[str, float]]
+    sections: Any = values.get("sections", {}) if isinstance(values, dict) else None
+    if not fits(sections, form):
+        raise UserError(str(path), sections, f"its sections must be {form}")
+    return {"sections": sections}
+
+
+def _named(experiment: Experiment, path: Path) -> tuple[str, str]:
+    """The method's name and score; a user's own is a file with code, which a report must not run."""
+    if experiment.method in METHODS:
+        return experiment.method, method_class(experiment.method).score
+    if (path / "result.json").is_file():
+        found = Result.read(path)
+        return found.method, found.score
+    return experiment.method.rpartition(":")[2], "own/own/head"
+
+
+def _curves(tested: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    names = tested[-1]["accuracy"] if tested else {}
+    return {name: [_short(line["accuracy"].get(name)) for line in tested] for name in names}
+
+
+def _prototypes(rounds: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[Any]]]:
+    """Of each set the server sends: prototypes a class, padding and drift over rounds; and what clients send."""
+    found: dict[str, dict[str, list[Any]]] = {}
+    for name in rounds[-1]["prototypes"]:
+        lines = [line["prototypes"].get(name) for line in rounds]
+        found[name] = {
+            "each": [None if line is None else line["each"] for line in lines],
+            "padded": [None if line is None else _short(line["padded"]) for line in lines],
+            "drift": [None if line is None else _short(line["drift"]) for line in lines],
+        }
+    for name in rounds[-1]["clusters"]:
+        each = [(line["clusters"].get(name), len(line["participants"])) for line in rounds]
+        means = [_short(sum(counts) / who) if counts and who else None for counts, who in each]
+        found[f"{name}, of a client"] = {"mean": means}
+    return found
+
+
+def _look(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """How the first complete run of a line ended: places in the plane instead of features."""
+    paths = [path for run in runs if (path := run["path"] / "look.safetensors").is_file()]
+    if not paths:
+        return None
+    seen = Look.read(paths[0])
+    places = [[_short(x), _short(y)] for x, y in plane(seen)]
+    points, marks = places[: len(seen.points)], places[len(seen.points) :]
+    return {
+        "model": seen.model,
+        "rule": seen.rule,
+        "classes": seen.classes,
+        "domains": seen.domains,
+        "kinds": seen.kinds,
+        "holds": seen.holds.tolist(),
+        "homes": seen.homes.tolist(),
+        "confusion": seen.confusion.tolist(),
+        "points": [[*place, *what] for place, what in zip(points, seen.points.tolist(), strict=True)],
+        "marks": [[*place, *what] for place, what in zip(marks, seen.marks.tolist(), strict=True)],
+    }
+
+
+def plane(seen: Look) -> list[list[float]]:
+    """Features and prototypes together in the plane, by t-SNE."""
+    import numpy as np
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
+    every = np.concatenate([seen.features.numpy(), seen.prototypes.numpy()])
+    if len(every) < 5:
+        return [[float(place), 0.0] for place in range(len(every))]
+    perplexity = min(30.0, (len(every) - 1) / 3)
+    start = "pca" if min(every.shape) > 1 else "random"
+    with threadpool_limits(1):  # two threads that wait for each other take longer than one
+        placed = TSNE(perplexity=perplexity, init=start, max_iter=300, random_state=0).fit_transform(every)
+    return [[float(x), float(y)] for x, y in placed]
+
+
+def _labels(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a line is called: the method, and what else differs between the runs, but for the seed."""
+    told = [{**vars(run["experiment"]), "params": None} for run in runs]
+    quiet = {"seed", "method", "params", "threads", "engine", "width", "device", "data_dir"}
+    names = (
+        [name for name in told[0] if name not in quiet and len({str(one[name]) for one in told}) > 1] if told else []
+    )
+    params = [run["experiment"].params for run in runs]
+    labels = []
+    for run, one, mine in zip(runs, told, params, strict=True):
+        same = [other for other, found in zip(params, runs, strict=True) if found["method"] == run["method"]]
+        differ = sorted({key for other in same for key in {*other, *mine} if other.get(key) != mine.get(key)})
+        rest = [f"{name}={one[name]}" for name in names] + [f"{key}={mine.get(key)}" for key in differ]
+        labels.append(" ".join([run["method"], *rest]))
+    return labels
+
+
+def _command(folder: Path) -> str:
+    """What runs it again."""
+    for name in SEVERAL:
+        if (folder / name).is_file():
+            word = name.removesuffix(".yaml")
+            if word in ("compare", "sweep"):
+                return f"protofed {word} --config {shlex.quote(str(folder / name))}"
+            if word == "reproduce":
+                return Request.read(folder).command
+            return f"protofed resume {shlex.quote(str(folder))}"
+    if (folder / "config.yaml").is_file():
+        return f"protofed run --config {shlex.quote(str(folder / 'config.yaml'))}"
+    return f"protofed resume {shlex.quote(str(folder))}/…"
+
+
+def _about(runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The fields of the experiments that say most, where they are the same in all."""
+    wanted = ("dataset", "split", "alpha", "clients", "participation", "model", "rounds", "epochs", "batch_size", "lr")
+    values = {name: {str(getattr(run["experiment"], name)) for run in runs} for name in wanted}
+    return {name: ", ".join(sorted(found)) for name, found in values.items() if len(found) <= 4}
+
+
+def _incomplete(run: Mapping[str, Any]) -> str:
+    return f"{run['name']} was cut off after round {run['rounds'][-1]} of {run['experiment'].rounds}"
+
+
+def _trust(run: Mapping[str, Any]) -> str:
+    """Uploads that were lost or refused, whom a defence found out, and what is promised of privacy, in one line."""
+    experiment: Experiment = run["experiment"]
+    told = []
+    if experiment.attack != "none":
+        told.append(f"{experiment.attackers:.0%} of the clients attack: {experiment.attack}")
+    if run["left_out"]:
+        reasons = ", ".join(f"{why} ({number})" for why, number in run["left_out"].most_common())
+        told.append(f"{run['left_out'].total()} uploads are missing: {reasons}")
+    if experiment.defence != "none":
+        whom = ", ".join(f"{member} ({number} rounds)" for member, number in run["suspected"].most_common(10))
+        told.append(f"{experiment.defence} left out clients: {whom or 'none'}")
+    if experiment.privacy != "none":
+        told.append(guarantee(experiment.privacy, run["epsilon"], experiment.delta))
+    return f"{run['name']}: {'; '.join(told)}" if told else ""
+
+
+def _slim(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what only the gathering needs."""
+    kept = {key: value for key, value in run.items() if key not in GATHERED}
+    clients = {name: [_short(value) for value in found.per_client] for name, found in run["last"].items()}
+    domains = {name: found.per_domain for name, found in run["last"].items() if found.per_domain}
+    return {**kept, "seed": run["experiment"].seed, "clients": clients, "domains": domains}
+
+
+def _running(values: Any) -> list[float]:
+    total, found = 0.0, []
+    for value in values:
+        total += value
+        found.append(_short(total))
+    return found
+
+
+def _short(value: float | None) -> Any:
+    """A number as precise as a picture can show."""
+    return None if value is None else float(f"{value:.{DIGITS}g}") if abs(value) < 1e4 else round(value)

@@ -1,0 +1,218 @@
+"""How far the runs of a folder are, from its files alone: a table for a terminal, a page for a browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from protofed.errors import UserError
+from protofed.methods import METHODS, method_class
+from protofed.runs.folder import SEVERAL, RunFolder, run_folders
+from protofed.runs.progress import seconds_left
+from protofed.studies import comparison
+
+BARS = "▁▂▃▄▅▆▇█"
+WIDTH = 8
+"""Characters of a curve."""
+
+HERE = "127.0.0.1"
+"""The page is for this machine alone."""
+
+
+MOST = 40
+"""Of more runs a terminal shows only those that are going on."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """How far one run is."""
+
+    name: str
+    rounds: int
+    done: int
+    losses: list[float]  # of each round
+    score: str  # the accuracy of the curve
+    scores: list[float]  # of each round that was evaluated
+    accuracy: Mapping[str, float]  # in the last of them
+    seconds_left: float | None  # none before the first round
+    ended: bool
+
+
+@dataclass(frozen=True)
+class View:
+    """How far a run or a comparison is."""
+
+    title: str
+    runs: list[Watched]
+    waiting: int  # runs of a comparison that have not begun
+    ended: bool
+
+    def to_json(self) -> str:
+        """What the page asks for."""
+        return json.dumps(asdict(self))
+
+
+def look(folder: Path) -> View:
+    """The folder of a run, or of several, as it is now."""
+    if (folder / "config.yaml").is_file():
+        run = _run(folder, folder.resolve().name)
+        return View(str(folder), [run], 0, run.ended)
+    outcome = next((folder / end for begin, end in SEVERAL.items() if (folder / begin).is_file()), None)
+    if outcome is None:
+        why = f"it is not the folder of runs: it has none of config.yaml, {', '.join(SEVERAL)}"
+        raise UserError("DIR", str(folder), why)
+    runs = [_run(path, str(path.relative_to(folder))) for path in run_folders(folder)]
+    waiting = 0  # how many others have planned would take a user's code to say: those end with their table
+    if (folder / "compare.yaml").is_file():
+        methods, seeds, _, _ = comparison.read_config(folder / "compare.yaml")
+        waiting = max(0, len(methods) * seeds - len(runs))
+    elif not outcome.is_file():
+        return View(str(folder), runs, waiting, ended=False)
+    return View(str(folder), runs, waiting, not waiting and all(run.ended for run in runs))
+
+
+def _run(path: Path, name: str) -> Watched:
+    folder = RunFolder.open(path)
+    experiment, history = folder.experiment(), folder.played()
+    tested = [line["accuracy"] for line in history if line["accuracy"]]
+    # A user's own method is a file with code, which looking at a folder must not run.
+    score = method_class(experiment.method).score if experiment.method in METHODS else ""
+    if not all(score in accuracy for accuracy in tested):
+        score = "own/own/head"
+    ended = folder.result.exists()
+    left = seconds_left(history, experiment) if history else None
+    return Watched(
+        name=name,
+        rounds=experiment.rounds,
+        done=len(history),
+        losses=[line["loss"] for line in history],
+        score=score,
+        scores=[accuracy[score] for accuracy in tested if score in accuracy],
+        accuracy=tested[-1] if tested else {},
+        seconds_left=0.0 if ended else left,
+        ended=ended,
+    )
+
+
+def table(view: View) -> Table:
+    """A row a run; every accuracy of a single one below it."""
+    below = f"{view.waiting} runs have not begun" if view.waiting else ""
+    if len(view.runs) == 1 and not view.waiting:
+        below = ", ".join(f"{name} {value:.1f}" for name, value in view.runs[0].accuracy.items())
+    made = Table(title=escape(view.title), caption=escape(below), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("run", "rounds", "loss", "", "score", "%", "", "left"):
+        right, folds = name in ("rounds", "loss", "%", "left"), name in ("run", "score")
+        made.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=not folds)
+    going = [run for run in view.runs if not run.ended]
+    if len(view.runs) > MOST:
+        made.caption = escape(f"{len(view.runs) - len(going)} runs have ended, {below}".removesuffix(", "))
+    for run in going if len(view.runs) > MOST else view.runs:
+        loss = f"{run.losses[-1]:.3f}" if run.losses else ""
+        score = f"{run.scores[-1]:.1f}" if run.scores else ""
+        left = "ended" if run.ended else "" if run.seconds_left is None else f"{run.seconds_left:.0f} s"
+        cells = (f"{run.done}/{run.rounds}", loss, curve(run.losses), run.score, score, curve(run.scores), left)
+        made.add_row(escape(run.name), *cells)
+    return made
+
+
+def curve(values: Sequence[float]) -> str:
+    """A small curve from the lowest to the highest, of evenly spaced values if there are too many."""
+    if len(values) > WIDTH:
+        values = [values[number * (len(values) - 1) // (WIDTH - 1)] for number in range(WIDTH)]
+    low, span = min(values, default=0.0), max(values, default=0.0) - min(values, default=0.0)
+    return "".join(BARS[int((value - low) / (span or 1) * (len(BARS) - 1))] for value in values)
+
+
+def server(folder: Path, port: int) -> ThreadingHTTPServer:
+    """A page on this machine that asks for the state of a folder every few seconds; port 0 is any free one."""
+    look(folder)  # a wrong folder is an error now, not on the page
+
+    class Handler(BaseHTTPRequestHandler):
+        """Two addresses: the page, and the state."""
+
+        def do_GET(self) -> None:
+            """Only for this machine by its own name: a foreign page may have its name point here."""
+            own = [f"{name}:{self.connection.getsockname()[1]}" for name in (HERE, "localhost")]
+            if self.headers.get("Host") not in own:
+                self.send_error(403)
+            elif self.path == "/":
+                self._send(PAGE, "text/html")
+            elif self.path == "/state.json":
+                try:
+                    self._send(look(folder).to_json(), "application/json")
+                except UserError:  # the folder is gone
+                    self.send_error(404)
+            else:
+                self.send_error(404)
+
+        def _send(self, text: str, kind: str) -> None:
+            body = text.encode()
+            self.send_response(200)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            # Whatever a name contains, nothing is asked of any other machine.
+            self.send_header("Content-Security-Policy", "default-src 'self' 'unsafe-inline'; img-src data:")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing for each request."""
+
+    try:
+        return ThreadingHTTPServer((HERE, port), Handler)
+    except (OSError, OverflowError) as error:
+        raise UserError("--port", port, f"it cannot be used: {error}") from None
+
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>protofed watch</title><link rel="icon" href="data:,">
+<style>
+body { font: 15px system-ui, sans-serif; margin: 2em; }
+td, th { padding: .3em .8em; text-align: left; } td.number { text-align: right; }
+svg { width: 160px; height: 36px; } polyline { fill: none; stroke: currentColor; stroke-width: 1.5; }
+</style></head>
+<body><h1 id="title">protofed watch</h1><p id="note"></p>
+<table><thead><tr><th>run<th>rounds<th>loss<th><th>score<th>%<th><th>left</tr></thead><tbody id="runs"></tbody></table>
+<script>
+function cell(row, text, kind) {  // textContent: a name is never read as HTML
+  const made = row.insertCell(); made.textContent = text; if (kind) made.className = kind; return made;
+}
+function curve(row, values) {
+  const space = "http://www.w3.org/2000/svg", low = Math.min(...values), span = Math.max(...values) - low || 1;
+  const svg = document.createElementNS(space, "svg"), line = document.createElementNS(space, "polyline");
+  svg.setAttribute("viewBox", "0 0 160 36");
+  line.setAttribute("points", values.map((value, at) =>
+    `${2 + 156 * at / Math.max(1, values.length - 1)},${34 - 32 * (value - low) / span}`).join(" "));
+  svg.append(line); row.insertCell().append(svg);
+}
+async function update() {
+  const note = document.getElementById("note");
+  try {
+    const view = await (await fetch("state.json")).json(), body = document.createElement("tbody");
+    for (const run of view.runs) {
+      const row = body.insertRow();
+      cell(row, run.name); cell(row, `${run.done}/${run.rounds}`, "number");
+      cell(row, run.losses.length ? run.losses.at(-1).toFixed(3) : "", "number"); curve(row, run.losses);
+      cell(row, run.score); cell(row, run.scores.length ? run.scores.at(-1).toFixed(1) : "", "number");
+      curve(row, run.scores);
+      cell(row, run.ended ? "ended" : run.seconds_left === null ? "" : `${run.seconds_left.toFixed(0)} s`, "number");
+    }
+    body.id = "runs"; document.getElementById("runs").replaceWith(body);
+    document.getElementById("title").textContent = view.title;
+    note.textContent = view.ended ? "ended" : view.waiting ? `${view.waiting} runs have not begun` : "";
+    if (view.ended) return;
+  } catch { note.textContent = "protofed watch does not answer"; }
+  setTimeout(update, 3000);
+}
+update();
+</script></body></html>
+"""

@@ -1,0 +1,1 @@
+"""One run: the loop over rounds, its folder, checkpoint, result and progress."""

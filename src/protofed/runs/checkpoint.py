@@ -1,0 +1,189 @@
+"""The checkpoint: what the server sends next and keeps, and the model of every client that has trained.
+
+Only the models that changed since the last checkpoint are written, as records of clients-<group>.bin; then
+state.safetensors, which says where each client's record is, is replaced. A record that it names is never written over,
+so a crash at any moment leaves the old checkpoint or the new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from protofed.engines.client_group import Group
+from protofed.engines.client_models import Records
+from protofed.errors import UserError
+from protofed.messages import Broadcast
+
+AT_ONCE = 2**30
+"""Bytes of clients' models that may wait in memory to be written."""
+
+WRONG = (SafetensorError, OSError, EOFError, KeyError, TypeError, ValueError)
+"""What a file raises that is not a checkpoint's."""
+
+
+class Checkpoint:
+    """Writes in the background, one after the other; within `with`, nothing is left unwritten at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "state.safetensors"
+        self._thread = ThreadPoolExecutor(1)
+        self._last: Future[None] | None = None
+        self._waiting = 0  # bytes
+        self._slots: dict[int, Tensor] = {}  # of each group: the record of each client's model, -1 if it has none
+        self._named: dict[int, Tensor] = {}  # the same as the file says it
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is None:
+            self.wait()
+        elif self._last is not None:
+            wait([self._last])
+
+    def wait(self) -> None:
+        """Until everything is on disk; raises what went wrong there."""
+        if self._last is not None:
+            self._last.result()
+        self._waiting = 0
+
+    def save(self, broadcast: Broadcast, groups: Sequence[Group], rounds: int) -> None:
+        """Begin to write the state after so many rounds, as it is now; wait for the one before."""
+        self.wait()
+        self.folder.mkdir(exist_ok=True)
+        held, rest = broadcast.on_host(), {}
+        for number, group in enumerate(groups):
+            for slots in (self._slots, self._named):
+                slots.setdefault(number, torch.full((len(group.members),), -1))
+            for rows in _parts(sorted(group.own.changed), group.own.layout.size):
+                self._write_clients(number, group, rows)
+            group.own.changed.clear()
+            rest[f"taken/{number}"] = group.taken.to("cpu", non_blocking=True, copy=True)
+            rest[f"size/{number}"] = torch.tensor(group.own.layout.size)
+
+        def write() -> None:
+            state = {f"server/{name}": tensor for name, tensor in held.flat().items()}
+            state |= {f"kept/{name}": tensor for name, tensor in held.kept.items()} | rest
+            state |= {f"slots/{number}": slots for number, slots in self._slots.items()}
+            draft = self.file.with_name(".state.draft")
+            state = {name: tensor.contiguous() for name, tensor in state.items()}
+            save_file(state, draft, {"rounds": str(rounds), "digest": _digest(state, rounds)})
+            os.replace(draft, self.file)  # noqa: PTH105 - the documented atomic rename
+            self._named = {number: slots.clone() for number, slots in self._slots.items()}
+
+        self._begin(write, groups[0].device)
+
+    def rounds(self) -> int | None:
+        """After how many rounds it was written, if there is one."""
+        if not self.file.exists():
+            return None
+        try:
+            with safe_open(self.file, framework="pt") as file:
+                return int(file.metadata()["rounds"])
+        except WRONG as error:
+            raise self._unreadable(error) from None
+
+    def load(self, groups: Sequence[Group]) -> tuple[Broadcast, int] | None:
+        """Give the clients their models back: what the server sends next, and the rounds played, if there is any."""
+        self.wait()
+        if not self.file.exists():
+            return None
+        try:
+            with safe_open(self.file, framework="pt", device=str(groups[0].device) if groups else "cpu") as file:
+                # Copies, because tensors in the mapped file are not aligned, and kernels then round differently.
+                state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+                about = file.metadata()
+            rounds = int(about["rounds"])
+            if about["digest"] != _digest(state, rounds):
+                raise ValueError("it is not what was written")
+            for number, group in enumerate(groups):
+                slots = state[f"slots/{number}"].cpu()
+                if len(slots) != len(group.members) or int(state[f"size/{number}"]) != group.own.layout.size:
+                    raise ValueError("it is of other clients or another model")
+                self._slots[number], self._named[number] = slots, slots.clone()
+                self._read_clients(number, group)
+                group.taken = state[f"taken/{number}"]
+            kept, server = (
+                {name.removeprefix(part): tensor for name, tensor in state.items() if name.startswith(part)}
+                for part in ("kept/", "server/")
+            )
+            return replace(Broadcast.from_flat(server), kept=kept), rounds
+        except WRONG as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: BaseException) -> UserError:
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
+        return UserError("DIR", str(self.folder.parent), f"its checkpoint cannot be read: {reason}")
+
+    def _write_clients(self, number: int, group: Group, rows: Sequence[int]) -> None:
+        packed = group.own.packed(rows).to("cpu", non_blocking=True)
+        if self._waiting + packed.nbytes > AT_ONCE:
+            self.wait()
+        self._waiting += packed.nbytes
+
+        def write() -> None:
+            slots, named = self._slots[number], self._named[number]
+            slots[rows] = -1
+            free = torch.ones(2 * len(slots), dtype=torch.bool)  # one for each that is named, and one for its successor
+            free[slots[slots >= 0]] = free[named[named >= 0]] = False
+            slots[rows] = free.nonzero().flatten()[: len(rows)]
+            path = self._clients(number)
+            with path.open("r+b" if path.exists() else "w+b") as file:
+                Records(file, group.own.layout.size)[slots[rows].tolist()] = packed
+
+        self._begin(write, group.device)
+
+    def _read_clients(self, number: int, group: Group) -> None:
+        slots = self._slots[number]
+        trained = (slots >= 0).nonzero().flatten().tolist()
+        if trained:
+            with self._clients(number).open("rb") as file:
+                records = Records(file, group.own.layout.size)
+                for rows in _parts(trained, records.size):
+                    group.own.put_packed(rows, records[slots[rows].tolist()].to(group.device))
+        group.own.changed.clear()
+
+    def _clients(self, number: int) -> Path:
+        return self.folder / f"clients-{number}.bin"
+
+    def _begin(self, write: Callable[[], None], device: torch.device) -> None:
+        """Write in the background, when what came before is written and the copies to the host have arrived."""
+        before = self._last
+        arrived = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+
+        def job() -> None:
+            if before is not None:
+                before.result()
+            if arrived is not None:
+                arrived.synchronize()
+            write()
+
+        self._last = self._thread.submit(job)
+
+
+def _digest(state: Mapping[str, Tensor], rounds: int) -> str:
+    """Of a whole checkpoint but the clients' models: a run must not go on from what was damaged."""
+    found = hashlib.blake2b(str(rounds).encode(), digest_size=16)
+    for name, tensor in sorted(state.items()):
+        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        found.update(tensor.cpu().flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _parts(rows: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    """Clients whose models of so many bytes fit into memory at once."""
+    step = max(1, AT_ONCE // size)
+    for begin in range(0, len(rows), step):
+        yield rows[begin : begin + step]

@@ -1,0 +1,202 @@
+"""Progress on stderr: live bars in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from protofed.experiment import Experiment
+    from protofed.runs.result import Result
+    from protofed.runs.run import Run
+
+
+def label(method: str, seed: int, setting: str = "") -> str:
+    """A run's name among several."""
+    return f"{method} seed {seed}{setting and f', {setting}'}"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a run is, in plain values that can come from another process."""
+
+    method: str
+    seed: int
+    rounds: int
+    done: int
+    engine: str
+    loss: float | None = None  # of the round that is just over; none when a run starts or goes on
+    score: str = ""
+    seconds_left: float = 0.0
+    setting: str = ""  # what is varied, in a sweep
+    numbers: Mapping[str, float] = field(default_factory=dict)  # of the round that is just over, for a log
+
+    @classmethod
+    def of(cls, run: Run, line: dict[str, Any] | None = None) -> Standing:
+        """A run, and what rounds.jsonl says of the round that is just over."""
+        engine = f"{run.engine.name} engine on {run.device} ({run.engine_reason})"
+        standing = cls(run.method.name, run.experiment.seed, run.experiment.rounds, len(run.history), engine)
+        if line is None:
+            return standing
+        left = seconds_left(run.history, run.experiment)
+        numbers = {name: line[name] for name in ("loss", "seconds", "bytes_up", "bytes_down")} | line["accuracy"]
+        score = told_score(run.method.score, line["accuracy"])
+        return replace(standing, loss=line["loss"], score=score, seconds_left=left, numbers=numbers)
+
+    @property
+    def label(self) -> str:
+        """Its name among several."""
+        return label(self.method, self.seed, self.setting)
+
+
+class Progress:
+    """Says nothing: the base of the others, and what --quiet uses."""
+
+    def begin(self, run: Run) -> None:
+        """A run starts, or goes on."""
+        self.tell(Standing.of(run))
+
+    def advance(self, run: Run, line: dict[str, Any]) -> None:
+        """A round is over; `line` is what rounds.jsonl says of it."""
+        self.tell(Standing.of(run, line))
+
+    def tell(self, standing: Standing) -> None:
+        """A run starts, goes on or has played a round; of several runs, perhaps in another process."""
+
+    def finish(self, result: Result, setting: str = "") -> None:
+        """One of several runs is over, or was already."""
+
+    def end(self) -> None:
+        """Everything is over."""
+
+
+class Relay(Progress):
+    """Passes on how far a run is."""
+
+    def __init__(self, send: Callable[[Standing], None]) -> None:
+        self.send = send
+
+    def tell(self, standing: Standing) -> None:
+        """To whoever shows it."""
+        self.send(standing)
+
+
+class Lines(Progress):
+    """One line a round, or two lines a run when there are several."""
+
+    def __init__(self, runs: int = 1) -> None:
+        self.runs = runs
+        self.numbers: dict[str, int] = {}
+        self.began = time.monotonic()
+        self.played = self.finished = 0
+
+    def tell(self, standing: Standing) -> None:
+        """What is run by which engine; then, of a single run, every round."""
+        name = self._numbered(standing.label)
+        if standing.loss is None:
+            _say(f"{name}: {standing.rounds} rounds, {standing.engine}")
+        elif self.runs == 1:
+            left = f"{standing.seconds_left:.0f} s left" if standing.seconds_left else ""
+            parts = (f"round {standing.done}/{standing.rounds}", standing.score, f"loss {standing.loss:.3f}", left)
+            _say(f"{name}: {'  '.join(part for part in parts if part)}")
+
+    def finish(self, result: Result, setting: str = "") -> None:
+        """What the run came to."""
+        name = label(result.method, result.seed, setting)
+        self.played += name in self.numbers  # the others were complete before
+        self.finished += 1
+        score = f"{result.score} {result.accuracy[result.score].last:.1f} %"
+        _say(f"{self._numbered(name)}: {score} after {result.rounds} rounds{self._left()}")
+
+    def _left(self) -> str:
+        """How long all runs may take, if it is worth a word."""
+        each = (time.monotonic() - self.began) / max(1, self.played)
+        minutes = each * (self.runs - self.finished) / 60
+        return f", about {minutes:.0f} min left" if minutes >= 1 else ""
+
+    def _numbered(self, name: str) -> str:
+        """Runs are numbered as they begin."""
+        number = self.numbers.setdefault(name, len(self.numbers) + 1)
+        return f"[{number}/{self.runs}] {name}" if self.runs > 1 else name
+
+
+class Bar(Progress):
+    """A live bar for a terminal: one for each run that is going on, and one for all."""
+
+    def __init__(self, runs: int = 1) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        self.runs = runs
+        self.bar = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[score]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self.total = self.bar.add_task("all runs", total=runs, score="") if runs > 1 else None
+        self.finished = 0
+        self.running: dict[str, tuple[TaskID, float]] = {}
+        self.bar.start()
+
+    def tell(self, standing: Standing) -> None:
+        """A bar for each run that is going on."""
+        if standing.loss is None:
+            if standing.done == 0:
+                self.bar.console.print(f"{standing.label}: {standing.engine}", highlight=False)
+            task = self.bar.add_task(standing.label, total=standing.rounds, completed=standing.done, score="")
+        else:
+            task, _ = self.running[standing.label]
+            self.bar.update(task, completed=standing.done, score=standing.score)
+        self.running[standing.label] = task, standing.done / standing.rounds
+        self._show_total()
+
+    def finish(self, result: Result, setting: str = "") -> None:
+        """One bar less, one run more."""
+        task, _ = self.running.pop(label(result.method, result.seed, setting), (None, 0.0))
+        if task is not None:
+            self.bar.remove_task(task)
+        self.finished += 1
+        self._show_total()
+
+    def end(self) -> None:
+        """Leave the terminal as it was."""
+        self.bar.stop()
+
+    def _show_total(self) -> None:
+        """Runs done; parts of a run count for the time left."""
+        if self.total is not None:
+            self.bar.update(self.total, completed=self.finished + sum(part for _, part in self.running.values()))
+
+
+def progress(quiet: bool, runs: int = 1) -> Progress:
+    """What fits the terminal."""
+    if quiet:
+        return Progress()
+    return Bar(runs) if sys.stderr.isatty() else Lines(runs)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def told_score(score: str, accuracy: Mapping[str, float]) -> str:
+    """The accuracy that counts, as far as there is one: none after a round without evaluation."""
+    name = next((name for name in (score, "own/own/head", *accuracy) if name in accuracy), None)
+    return f"{name} {accuracy[name]:.1f} %" if name else ""
+
+
+def seconds_left(history: Sequence[Mapping[str, Any]], experiment: Experiment) -> float:
+    """How long the remaining rounds may take, after those that rounds.jsonl has so far."""
+    done = [float(line["seconds"]) for line in history]
+    left = sum(done) / len(done) * (experiment.rounds - len(done))
+    return left if experiment.time_budget is None else min(left, experiment.time_budget - sum(done))

@@ -1,0 +1,92 @@
+"""The card of an exported model: what it is, what it sees, where it comes from and how good it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from protofed.data.samples import check_shape, check_statistics
+from protofed.errors import UserError
+from protofed.experiment import check_type
+from protofed.internal.schema import read_json
+from protofed.serving import refusal
+
+LARGEST = 4096
+"""No side is longer: a card is somebody's word, and images of the size it names are made."""
+LARGEST_FEATURE = 2**16
+
+TRAINING = ("batch_size", "lr", "momentum", "weight_decay")
+
+Rule = Literal["nearest", "head"]
+RULES: tuple[Rule, ...] = ("nearest", "head")
+
+
+@dataclass(frozen=True)
+class Card:
+    """card.json. What follows `refusal` is only told, never used."""
+
+    classes: list[str]
+    channels: int  # of the images; with an encoder, of those that the encoder sees
+    height: int
+    width: int
+    mean: list[float]  # per channel, of pixels scaled to 0..1
+    std: list[float]
+    model: str  # a name that `protofed models` lists, or a model of the user's own
+    head: Literal["linear", "normalised"]  # the classifier: as the model has it, or FedNH's cosines
+    projected: bool  # MOON's projection head lies between features and classifier
+    head_classes: int  # the classifier knows the first so many classes; the others were added
+    feature_size: int
+    encoder: bool  # a frozen encoder, encoder.safetensors, comes first
+    training: dict[str, float]  # as in the run, for clients that come later: see TRAINING
+    refusal: dict[str, dict[str, list[float]]]  # by rule; see refusal.py
+
+    whose: str  # the model: averaged, or a client's
+    prototypes: dict[str, Any]  # how many there are, and who made them
+    method: dict[str, Any]  # name, paper, link, params
+    data: dict[str, Any]  # dataset, split, clients, seed
+    rounds: dict[str, Any]  # played, planned, and whether the run was complete
+    shared: dict[str, Any]  # what went up and down, in words and bytes
+    accuracy: dict[str, float]  # of the run, in percent, by model/test/rule; of the last round that was tested
+    diagnostic: list[str]  # those by class means that the method itself does not have
+    held_out: dict[str, float]  # of this model on test images of its classes, by rule, and how many they are
+    added: list[dict[str, Any]] = field(default_factory=list)  # classes without training: see add_class.py
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(Card)
+        for item in dataclasses.fields(self):
+            check_type(item.name, getattr(self, item.name), hints[item.name])
+        sizes = {"channels": LARGEST, "height": LARGEST, "width": LARGEST, "feature_size": LARGEST_FEATURE}
+        for name, largest in sizes.items():
+            if not 1 <= getattr(self, name) <= largest:
+                raise UserError(name, getattr(self, name), f"it must be from 1 to {largest}")
+        check_shape(*self.shape)
+        check_statistics(self.mean, self.std, self.channels)
+        if not all(isinstance(name, str) for name in self.classes) or len(set(self.classes)) != len(self.classes):
+            raise UserError("classes", self.classes, "give a name for each, every name once")
+        for name in TRAINING:
+            check_type(f"training {name}", self.training.get(name), float)
+        for rule, table in self.refusal.items():
+            refusal.check(rule, table)
+        if not 1 <= self.head_classes <= len(self.classes):
+            raise UserError("head_classes", self.head_classes, f"it must be from 1 to {len(self.classes)}")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of the images."""
+        return self.channels, self.height, self.width
+
+    def to_json(self) -> str:
+        """The text of card.json."""
+        return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> Card:
+        """A card from a file."""
+        values = read_json(path)
+        if not isinstance(values, Mapping):
+            raise UserError("card.json", type(values).__name__, "it must hold names and values")
+        return cls(**values)

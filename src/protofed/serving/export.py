@@ -1,0 +1,224 @@
+"""From a run folder to a model that can be used without it: weights, prototypes and a card."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from protofed.data.federation import Client, Federation
+from protofed.engines.client_group import Group, State
+from protofed.errors import UserError
+from protofed.evaluation.accuracy import Evaluator
+from protofed.experiment import Experiment
+from protofed.methods import parameters
+from protofed.models import MODELS
+from protofed.models.normalised_head import NormalisedHead
+from protofed.models.projection import Projected
+from protofed.prototypes import Prototypes, class_means
+from protofed.randomness import generator
+from protofed.runs.folder import RunFolder
+from protofed.runs.result import summarise
+from protofed.runs.run import Run, federation_of
+from protofed.serving import refusal
+from protofed.serving.card import RULES, TRAINING, Card
+from protofed.serving.predictor import Predictor
+from protofed.serving.prototype_index import Pool
+
+MOST = 2000
+"""Held-out images whose features are kept: enough to say what a change does."""
+
+HeldOut = tuple[Tensor, Tensor]
+"""Images, or an encoder's features of them, and labels; -1 where the class has no name."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model, and the features and labels of held-out images; -1 where it does not know the class."""
+
+    predictor: Predictor
+    held_out: dict[str, Tensor]
+
+    def write(self, path: Path, onnx: bool = False) -> None:
+        """A new folder."""
+        if onnx:
+            from protofed.serving.onnx import write_onnx
+
+            self.predictor.write(path, self.held_out, lambda draft: write_onnx(self.predictor, draft / "model.onnx"))
+        else:
+            self.predictor.write(path, self.held_out)
+
+
+def restored(folder: RunFolder, data: str | None = None) -> Run:
+    """The run of a folder as its last checkpoint has it, on the CPU; the folder, whose run may go on, is only read.
+
+    Of a federation over a network nobody here has the images: `data` stand in for each client's.
+    """
+    experiment = folder.experiment()
+    elsewhere = folder.label.is_file() and experiment.engine != "flower-sim"
+    if elsewhere and data is None:
+        why = "its images are at its clients: name a client's, or others of the same classes, with --data"
+        raise UserError("DIR", str(folder.path), why)
+    if data is not None and not elsewhere:
+        raise UserError("--data", data, "it is for a federation's runs; this one names its data itself")
+    plain: dict[str, Any] = {"engine": "sequential", "width": None, "device": "cpu", "threads": None, "secure": False}
+    experiment = dataclasses.replace(experiment, dataset=data or experiment.dataset, **plain)
+    run = Run(experiment, federation=_standing_in(experiment, folder) if elsewhere else None)
+    found = folder.checkpoint.load([] if folder.label.is_file() else run.engine.groups)  # clients keep their own
+    if found is None:
+        raise UserError("DIR", str(folder.path), "the run was cut off before its first checkpoint")
+    run.broadcast, rounds = found
+    run.history = folder.played()[:rounds]
+    if len(run.history) < rounds:
+        why = f"rounds.jsonl has {len(run.history)} rounds, its checkpoint {rounds}"
+        raise UserError("DIR", str(folder.path), why)
+    if run.drift is not None:
+        run.federation = run.drift.at(rounds - 1)
+        run.engine.move(run.federation)
+        run.evaluator = Evaluator(run.engine)
+    return run
+
+
+def export(folder: RunFolder, client: int | None = None, data: str | None = None) -> Exported:
+    """The averaged model of a run; a client's own where that is asked for, or where there is no averaged one.
+
+    Which client is then the one with the most training samples. FeSEM has an averaged model a cluster: that client's.
+    Over Flower clients keep their own; `data` are images that the averaged one is measured with.
+    """
+    run = restored(folder, data)
+    members = run.federation.members
+    if client is not None and client not in members:
+        raise UserError("--client", client, f"clients are numbered from 0 to {len(members) - 1}")
+    chosen = max(members, key=lambda number: len(members[number].train)) if client is None else client
+    group = next(group for group in run.engine.groups if chosen in group.members)
+    sent = run.method.send(run.broadcast, chosen)
+    averaged = client is None and set(group.own.initial) <= set(sent.weights)
+    if folder.label.is_file() and not averaged:
+        raise UserError("DIR", str(folder.path), "over Flower clients keep their own models; no other is whole")
+    if averaged:
+        state: State = {name: sent.weights[name] for name in group.own.initial}
+        whose = "averaged" if sent is run.broadcast else f"averaged in the cluster of client {chosen}"
+    else:
+        state = {name: tensor[0] for name, tensor in group.own.take([group.members.index(chosen)]).items()}
+        whose = f"client {chosen}"
+    pool = _shared_pool(run)
+    source = "shared by the method"
+    if pool is None and data is not None:
+        pool = Pool.of(_class_means(run, group, [0], state).prototypes)
+        source = "class means of the images given at export: the method shares none for this"
+    elif pool is None:
+        pool = _class_means(run, group, range(len(group.members)) if averaged else [group.members.index(chosen)], state)
+        source = "class means of training data, computed at export: the method shares none for this"
+    card = _card(run, group, chosen, pool, {"whose": whose, "source": source}, complete=folder.result.exists())
+    weights = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
+    own_code = None if card.model in MODELS else card.model
+    return measured(Predictor(card, weights, pool, run.encoder, own_code), _held_out(run, members[chosen]))
+
+
+def _standing_in(experiment: Experiment, folder: RunFolder) -> Federation:
+    """As many clients as a federation's run has, each with all of the experiment's dataset."""
+    from protofed.deploy.server import read_label
+
+    said = read_label(folder.label, experiment.clients)
+    whole = federation_of(dataclasses.replace(experiment, split="iid", clients=1, train_size=None))
+    whole = whole.named(said["classes"], whole.domains)
+    return dataclasses.replace(whole, clients=whole.clients * experiment.clients)
+
+
+def measured(predictor: Predictor, samples: HeldOut) -> Exported:
+    """The same model, whose card says how it fares on held-out images and which distances are too large."""
+    order = torch.randperm(len(samples[1]), generator=generator("held-out"))
+    features, logits = predictor.outputs(samples[0][order])
+    labels = samples[1][order]
+    known = (labels >= 0) & predictor.pool.prototypes.present[labels]
+    accuracy: dict[str, float] = {"images": int(known.sum()), "unknown_images": int((~known).sum())}
+    tables = {}
+    for rule in RULES:
+        found = predictor.answer(features, logits, rule, top=1)
+        if bool(known.any()):
+            accuracy[rule] = 100 * float((found.top[:, 0] == labels)[known].double().mean())
+        tables[rule] = refusal.calibrate(found.distances[known, 0], found.distances[~known, 0])
+    kept = {"features": features[:MOST], "labels": torch.where(known, labels, -1)[:MOST]}
+    return Exported(predictor.with_card(held_out=accuracy, refusal=tables), kept)
+
+
+def _shared_pool(run: Run) -> Pool | None:
+    """The prototypes that the method predicts by; whose they are, where the server pools what clients sent."""
+    found = run.method.references(run.broadcast)
+    if found is None:
+        return None
+    found = Prototypes(found.vectors.float(), found.counts.float())
+    who = torch.tensor(run.history[-1]["participants"])
+    bounded = getattr(run.method, "pool_size", None) is not None  # the server's clusters stand where clients stood
+    for vectors, counts in run.broadcast.prototypes.values():
+        if counts.dim() == 3 and len(counts) == len(who) and not bounded:
+            pool = Pool.of_clients(Prototypes(vectors.float(), counts.float()), who)
+            if torch.equal(pool.prototypes.vectors, found.vectors):
+                return pool
+    return Pool.of(found)
+
+
+def _class_means(run: Run, group: Group, rows: Sequence[int], state: State) -> Pool:
+    """Of each client's training data by one model."""
+    states = {name: tensor.unsqueeze(0) for name, tensor in state.items()}
+    means = [class_means(*run.engine.embed(group, [row], states), len(run.federation.classes)) for row in rows]
+    vectors, counts = (torch.cat(parts).float() for parts in zip(*means, strict=True))
+    return Pool.of_clients(Prototypes(vectors, counts), torch.tensor([group.members[row] for row in rows]))
+
+
+def _held_out(run: Run, client: Client) -> HeldOut:
+    """The test images of all classes, and those of classes that nobody trained on."""
+    images, labels = client.pool.images, client.pool.labels
+    novel = run.federation.novel
+    if novel is None:
+        return images, labels
+    return torch.cat([images, novel.images]), torch.cat([labels, torch.full_like(novel.labels, -1)])
+
+
+def _card(run: Run, group: Group, chosen: int, pool: Pool, about: dict[str, str], complete: bool) -> Card:
+    experiment, client = run.experiment, run.federation.members[chosen]
+    specs = experiment.model.split(",")
+    if run.encoder is None:
+        (channels, height, width), mean, std = client.train.images.shape[1:], client.mean, client.std
+    else:
+        seen = run.encoder.card
+        (channels, height, width), mean, std = seen.shape, tuple(seen.mean), tuple(seen.std)
+    tested = summarise(run.history) if any(line["accuracy"] for line in run.history) else {}
+    stopped = "rounds" if len(run.history) >= experiment.rounds else "time budget" if complete else "cut off"
+    told = ("dataset", "split", "alpha", "clients", "train_size", "novel", "seed")
+    return Card(
+        classes=list(run.federation.classes),
+        channels=channels,
+        height=height,
+        width=width,
+        mean=list(mean),
+        std=list(std),
+        model=specs[chosen * len(specs) // run.federation.total],
+        head="normalised" if isinstance(group.module.head, NormalisedHead) else "linear",
+        projected=isinstance(group.module, Projected),
+        head_classes=len(run.federation.classes),
+        feature_size=group.feature_size,
+        encoder=run.encoder is not None,
+        training={name: float(getattr(experiment, name)) for name in TRAINING},
+        refusal={},
+        whose=about["whose"],
+        prototypes={"number": int(pool.prototypes.filled.sum()), "source": about["source"]},
+        method={
+            **{name: getattr(run.method, name) for name in ("name", "paper", "link")},
+            "params": {name: getattr(run.method, name) for name in parameters(type(run.method))},
+        },
+        data={name: getattr(experiment, name) for name in told},
+        rounds={"played": len(run.history), "planned": experiment.rounds, "stopped": stopped, "complete": complete},
+        shared={
+            **{name: getattr(run.method, name) for name in ("up", "down")},
+            **{name: sum(line[name] for line in run.history) for name in ("bytes_up", "bytes_down")},
+        },
+        accuracy={name: found.last for name, found in tested.items()},
+        diagnostic=[name for name, found in tested.items() if found.diagnostic],
+        held_out={},
+    )

@@ -1,0 +1,246 @@
+"""A client that comes later: it takes the prototypes of its classes and trains only itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from protofed.data import load
+from protofed.data.federation import Client, Federation
+from protofed.data.holdout import places
+from protofed.data.samples import Dataset, Samples
+from protofed.errors import UserError, unknown
+from protofed.experiment import Experiment
+from protofed.messages import Broadcast, Upload
+from protofed.methods.base import Batch, Clock, Turn, cross_entropy
+from protofed.methods.local import Local
+from protofed.models import MODELS
+from protofed.models.net import Net
+from protofed.prototypes import Prototypes, distance, pooled_contrast
+from protofed.randomness import generator, key
+from protofed.runs.run import Run
+from protofed.serving.card import TRAINING, Card
+from protofed.serving.export import Exported, measured
+from protofed.serving.input_images import shaped
+from protofed.serving.predictor import Predictor, extended
+from protofed.serving.prototype_index import Pool
+
+Start = Literal["pretrained", "own", "random"]
+STARTS = ("pretrained", "own", "random")
+RULES = ("head", "nearest")
+TEMPERATURE = 0.07
+"""MP-FedCL's."""
+
+
+EPOCHS = 2
+"""Of a newcomer's training, unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class Newcomer(Local):
+    """Trains on its own data, with a pull to the prototypes that it was sent once."""
+
+    name: ClassVar[str] = "newcomer"
+
+    card: Card | None = None  # the exported model's, if the newcomer's is of the same kind
+
+    def extend(self, module: nn.Module, classes: int) -> nn.Module:  # noqa: ARG002
+        """As the exported model was."""
+        return module if self.card is None else extended(module, self.card)
+
+    def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
+        """CE, plus FedProto's distance to a class's only prototype, or DP-FedCL's contrast with several."""
+        out = model(batch.x)
+        task = cross_entropy(out.logits, batch.y)
+        pool = turn.received.prototypes.get("pool")
+        if pool is None:  # alone
+            return task
+        if pool.counts.shape[-1] == 1:
+            return task + distance(out.features, batch.y, pool, "mse")
+        return task + pooled_contrast(out.features, batch.y, pool, TEMPERATURE)
+
+    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:  # noqa: ARG002
+        """Nobody else takes part."""
+        return previous
+
+    def references(self, broadcast: Broadcast) -> Prototypes | None:
+        """What it was sent; alone, it has nothing but class means of its own data."""
+        return broadcast.prototypes.get("pool")
+
+
+@dataclass(frozen=True)
+class Onboarding:
+    """What came out: accuracies in percent on the client's test images, by rule."""
+
+    model: str
+    start: str
+    classes: list[str]
+    samples: int  # to train on
+    test_samples: int
+    epochs: int
+    prototypes: int
+    bytes_down: int  # of the prototypes and, for a pretrained start, of the weights
+    before: dict[str, float]
+    after: dict[str, float]
+    alone: dict[str, float]  # as many epochs from random weights, without prototypes; nearest: its own class means
+
+    def to_json(self) -> str:
+        """What `--json` prints."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+
+def onboard(
+    predictor: Predictor,
+    data: Path,
+    epochs: int = EPOCHS,
+    shots: int | None = None,
+    start: Start | None = None,
+    model: str | None = None,
+    seed: int = 0,
+) -> tuple[Exported, Onboarding]:
+    """Train a new client on its data, and compare; `shots` are the training samples of each class that it has."""
+    spec = model or predictor.card.model
+    alike = spec == predictor.card.model or predictor.card.model not in MODELS  # then it was named to load the model
+    start = _checked(start or ("pretrained" if alike else "random"), predictor, spec, alike)
+    if shots is not None and shots < 1:
+        raise UserError("--shots", shots, "it must be 1 or more")
+    client = _client(predictor, data, shots, seed)
+    method = Newcomer(card=predictor.card if alike else None)
+    pool = _of_classes(predictor, client.train.labels)
+
+    def prepare(received: Broadcast, weights: dict[str, Tensor] | None = None) -> Run:
+        run = _run(predictor.card, method, client, spec, epochs, seed)
+        run.broadcast = received
+        if weights is not None:
+            run.engine.groups[0].own.put([0], {name: tensor.unsqueeze(0) for name, tensor in weights.items()})
+        return run
+
+    alone = prepare(Broadcast())
+    size = alone.engine.groups[0].feature_size
+    if size != predictor.card.feature_size:
+        raise UserError(
+            "--model", spec, f"its features have {size} numbers, the prototypes {predictor.card.feature_size}"
+        )
+    first = predictor.state if start == "pretrained" else None
+    alone.play_round()
+    if start == "own":  # it has trained before it came, so alone it goes on as long
+        first = _weights(alone)
+        alone.play_round()
+    sent = Broadcast({}, {"pool": pool.prototypes.compact()})
+    run = prepare(sent, first)
+    before = _accuracy(run)
+    run.play_round()
+    weights = predictor.state if start == "pretrained" else {}
+    outcome = Onboarding(
+        model=spec,
+        start=start,
+        classes=[predictor.card.classes[label] for label in _held(client.train.labels)],
+        samples=len(client.train),
+        test_samples=len(client.pool),
+        epochs=epochs,
+        prototypes=int(pool.prototypes.filled.sum()),
+        bytes_down=Broadcast(weights, sent.prototypes).size(),
+        before=before,
+        after=_accuracy(run),
+        alone=_accuracy(alone),
+    )
+    return _exported(predictor, run, spec, alike, pool, client), outcome
+
+
+def _checked(start: Start, predictor: Predictor, spec: str, alike: bool) -> Start:
+    if start not in STARTS:
+        raise unknown("--start", start, STARTS)
+    if start == "pretrained" and not alike:
+        why = f"{spec} cannot take the weights of {predictor.card.model}; own and random can do without"
+        raise UserError("--start", start, why)
+    return start
+
+
+def _exported(predictor: Predictor, run: Run, spec: str, alike: bool, pool: Pool, client: Client) -> Exported:
+    """The new client's model, like one that `export` makes."""
+    plain: dict[str, Any] = {} if alike else {"head": "linear", "projected": False}
+    number = {**predictor.card.prototypes, "number": int(pool.prototypes.filled.sum())}
+    classes = predictor.card.classes[: predictor.card.head_classes]
+    about: dict[str, Any] = {"whose": "a client that came later", "prototypes": number, "classes": classes, "added": []}
+    card = replace(predictor.card, model=spec, **about, **plain)
+    made = Predictor(card, _weights(run), pool, predictor.encoder, spec)
+    return measured(made, (client.pool.images, client.pool.labels))
+
+
+def _client(predictor: Predictor, path: Path, shots: int | None, seed: int) -> Client:
+    """The newcomer, whose classes are numbered as the model's are."""
+    kind = "npz" if path.suffix == ".npz" else "folder"
+    card = predictor.card
+    dataset = load(f"{kind}:{path}", image_size=max(card.height, card.width) if kind == "folder" else None)
+    train, test = (_samples(predictor, dataset, part) for part in (dataset.train, dataset.test))
+    if shots is not None:
+        order = torch.randperm(len(train), generator=generator(seed, "shots"))
+        train = train.take(order[places(train.labels[order]) < shots])
+    test = test.take(torch.isin(test.labels, train.labels).nonzero().flatten())
+    if not len(test):
+        raise UserError("--data", str(path), "it holds no test images of the classes that it holds training images of")
+    if predictor.encoder is None:
+        mean, std = tuple(card.mean), tuple(card.std)
+    else:
+        size = predictor.encoder.card.feature_size
+        mean, std = (0.0,) * size, (1.0,) * size
+    return Client(train, test, torch.arange(len(test)), None, mean, std)
+
+
+def _samples(predictor: Predictor, dataset: Dataset, samples: Samples) -> Samples:
+    card = predictor.card
+    known = card.classes[: card.head_classes]
+    for label in _held(samples.labels):
+        if dataset.classes[label] not in known:
+            raise unknown("class in --data", dataset.classes[label], known)
+    number = torch.tensor([known.index(name) if name in known else -1 for name in dataset.classes])
+    images = shaped(samples.images, card.shape)
+    if predictor.encoder is not None:
+        images = predictor.encoder.computed(images)
+    return Samples.of(images, number[samples.labels])
+
+
+def _of_classes(predictor: Predictor, labels: Tensor) -> Pool:
+    """The prototypes of some classes; the others, of those that the classifier knows, are without."""
+    (vectors, counts), clients, numbers = predictor.pool
+    known = predictor.card.head_classes
+    mine = torch.isin(torch.arange(known), labels).unsqueeze(-1)
+    if not bool((counts[:known] * mine).any()):
+        raise UserError("--data", _held(labels), "the model has no prototype of any of these classes")
+    return Pool(
+        Prototypes(vectors[:known] * mine.unsqueeze(-1), counts[:known] * mine), clients[:known], numbers[:known]
+    )
+
+
+def _run(card: Card, method: Newcomer, client: Client, spec: str, epochs: int, seed: int) -> Run:
+    """One client; each round is one turn of all its epochs. Its draws are not those of the run it joins."""
+    as_before = {name: card.training[name] for name in TRAINING}
+    experiment = Experiment.from_mapping(
+        {
+            **as_before,
+            **{"batch_size": int(as_before["batch_size"]), "seed": key(seed, "newcomer"), "device": "cpu"},
+            **{"method": "local", "dataset": "custom", "model": spec, "clients": 1, "engine": "sequential"},
+            **{"epochs": epochs, "rounds": 2, "eval_every": 2},
+        }
+    )
+    federation = Federation((client,), tuple(card.classes[: card.head_classes]))
+    return Run(experiment, method, federation)
+
+
+def _held(labels: Tensor) -> list[int]:
+    """Which classes there are samples of."""
+    return labels.bincount().nonzero().flatten().tolist()
+
+
+def _weights(run: Run) -> dict[str, Tensor]:
+    return {name: tensor[0].clone() for name, tensor in run.engine.groups[0].own.take([0]).items()}
+
+
+def _accuracy(run: Run) -> dict[str, float]:
+    found = run.evaluator(run.broadcast).means()
+    return {rule: found[f"own/own/{rule}"] for rule in RULES}

@@ -1,0 +1,219 @@
+"""An exported model: `protofed.load(MODEL).predict(images)`. Nothing here trains."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from protofed.errors import UserError, unknown
+from protofed.internal.atomic_files import write_folder
+from protofed.models import MODELS, ModelSpec, build, check_size
+from protofed.models.normalised_head import NormalisedHead
+from protofed.models.output import Output
+from protofed.models.projection import Projected
+from protofed.models.stacking import bytes_per_image
+from protofed.serving import refusal
+from protofed.serving.card import RULES, Card, Rule
+from protofed.serving.input_images import of_array
+from protofed.serving.prototype_index import Pool
+
+if TYPE_CHECKING:
+    from protofed.models.encoder import Encoder
+
+BYTES = 2**28
+"""What a pass may take."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Of each image the best classes, best first: [n, top]."""
+
+    names: list[str]  # of the classes
+    top: Tensor  # class numbers
+    distances: Tensor  # to the nearest prototype of each class; by the head, 1 − its probability
+    margin: Tensor  # [n]: how much farther the second class is; infinite if there is none
+    clients: Tensor  # [n]: whose prototype won; -1: one of several clients, or the head's answer
+    numbers: Tensor  # [n]: which of them; -1: the head's answer
+    counts: Tensor  # [n]: how many samples it stands for
+    refused: Tensor  # [n]
+    rates: dict[str, float] | None = None  # threshold, and the parts of held-out images that it refuses
+
+    def __len__(self) -> int:
+        return len(self.top)
+
+    @property
+    def classes(self) -> list[str | None]:
+        """The answers; None for an image that is refused."""
+        pairs = zip(self.top[:, 0].tolist(), self.refused.tolist(), strict=True)
+        return [None if refused else self.names[number] for number, refused in pairs]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What `--json` prints of each image."""
+        columns = (self.top, self.distances, self.margin, self.clients, self.numbers, self.counts, self.refused)
+        rows = []
+        for answer, (top, far, margin, client, number, count, refused) in zip(
+            self.classes, zip(*(column.tolist() for column in columns), strict=True), strict=True
+        ):
+            rows.append(
+                {
+                    "class": answer,
+                    "distance": far[0],
+                    "margin": margin if math.isfinite(margin) else None,
+                    "client": client if client >= 0 else None,
+                    "cluster": number if number >= 0 else None,
+                    "count": count if number >= 0 else None,
+                    "refused": refused,
+                    "top": [{"class": self.names[k], "distance": d} for k, d in zip(top, far, strict=True)],
+                }
+            )
+        return rows
+
+
+class Predictor:
+    """A model, its prototypes and its card, on the CPU."""
+
+    def __init__(
+        self,
+        card: Card,
+        state: Mapping[str, Tensor],
+        pool: Pool,
+        encoder: Encoder | None = None,
+        model: ModelSpec | None = None,
+    ) -> None:
+        """`model` is needed where the card names a model of the user's own, which is code."""
+        self.card, self.state, self.pool, self.encoder, self.model = card, dict(state), pool, encoder, model
+        self.module = _assemble(card, encoder, model, state)
+        own = {name: tensor.shape for name, tensor in self.module.state_dict().items()}
+        given = {name: tensor.shape for name, tensor in state.items()}
+        if wrong := sorted({name for name, _ in own.items() ^ given.items()}):
+            raise UserError("tensors", wrong[0], f"it is missing, of another shape, or not one of {card.model}'s")
+        if self.module.feature_size != card.feature_size:
+            raise UserError("feature_size", card.feature_size, f"it is {self.module.feature_size} for {card.model}")
+        self.module.load_state_dict(self.state)
+        mean, std = (torch.tensor(part, dtype=torch.float64).view(-1, 1, 1) for part in (card.mean, card.std))
+        self._middle, self._scale = (255 * mean).float(), (1 / (255 * std)).float()
+
+    @classmethod
+    def read(cls, path: Path, model: ModelSpec | None = None) -> Predictor:
+        """A model that `write` has written; nothing in it is executed."""
+        if not (path / "card.json").is_file():
+            raise UserError("MODEL", str(path), "it is not an exported model: it has no card.json")
+        try:
+            card = Card.read(path / "card.json")
+            flat = load_file(path / "prototypes.safetensors")
+            pool = Pool.from_flat(flat, len(card.classes), card.feature_size)
+            encoder = _read_encoder(path) if card.encoder else None
+            return cls(card, load_file(path / "model.safetensors"), pool, encoder, model)
+        except (SafetensorError, OSError, TypeError, ValueError) as error:  # UserError is a ValueError
+            why = " ".join(str(error).split())
+            raise UserError("MODEL", str(path), f"it cannot be read: {why}") from None
+
+    def write(self, path: Path, held_out: Mapping[str, Tensor], more: Callable[[Path], None] | None = None) -> None:
+        """A new folder with everything; `more` may put further files into it."""
+
+        def fill(draft: Path) -> None:
+            save_file({name: tensor.contiguous() for name, tensor in self.state.items()}, draft / "model.safetensors")
+            save_file(self.pool.flat(), draft / "prototypes.safetensors")
+            save_file(dict(held_out), draft / "held-out.safetensors")
+            if self.encoder is not None:
+                self.encoder.write(draft / "encoder.safetensors")
+            (draft / "card.json").write_text(self.card.to_json(), encoding="utf-8")
+            if more is not None:
+                more(draft)
+
+        write_folder(path, fill)
+
+    def with_card(self, pool: Pool | None = None, **changes: Any) -> Predictor:
+        """The same model, of which the card says some things anew; maybe with other prototypes."""
+        card = dataclasses.replace(self.card, **changes)
+        return Predictor(card, self.state, pool or self.pool, self.encoder, self.model)
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """What the module sees of uint8 images of the card's shape, or of an encoder's features of them."""
+        if images.dtype != torch.uint8:
+            return images
+        if self.encoder is not None:
+            return self.encoder.computed(images)
+        return (images - self._middle) * self._scale
+
+    @torch.no_grad()
+    def outputs(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Features [n, D] and logits [n, C] of images, as `pixels` takes them."""
+        self.module.eval()
+        at_once = max(1, BYTES // bytes_per_image(self.module, self.pixels(images[:1])[0])) if len(images) else 1
+        made = [cast(Output, self.module(self.pixels(part))) for part in torch.split(images, at_once)]
+        return torch.cat([out.features for out in made]), torch.cat([out.logits for out in made])
+
+    def predict(self, x: Any, rule: Rule = "nearest", top: int = 3, reject: float | None = None) -> Predictions:
+        """The best classes of images: uint8 [n, c, h, w] or [n, h, w], an array or a tensor.
+
+        With `reject`, an image is refused that is farther from what is known than all but this part of held-out images.
+        """
+        return self.answer(*self.outputs(of_array(x, self.card.shape)), rule, top, reject)
+
+    def answer(
+        self, features: Tensor, logits: Tensor, rule: Rule = "nearest", top: int = 3, reject: float | None = None
+    ) -> Predictions:
+        """The same of images whose features [n, D] and logits [n, C] are known."""
+        if rule not in RULES:
+            raise unknown("--rule", rule, RULES)
+        if top < 1:
+            raise UserError("--top", top, "it must be 1 or more")
+        rates = None if reject is None else refusal.at(self.card.refusal.get(rule, {}), reject)
+        found, distances, won = self._nearest(features, top) if rule == "nearest" else _by_head(logits, top)
+        margin = distances[:, 1] - distances[:, 0] if distances.shape[1] > 1 else torch.full((len(found),), torch.inf)
+        refused = distances[:, 0] > (math.inf if rates is None else rates["threshold"])
+        top = min(top, found.shape[1])
+        return Predictions(self.card.classes, found[:, :top], distances[:, :top], margin, *won, refused, rates)
+
+    def _nearest(self, features: Tensor, top: int) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
+        found, distances, slots = self.pool.nearest(features, max(2, top))
+        winner = found[:, 0], slots[:, 0]
+        won = self.pool.clients[winner], self.pool.numbers[winner], self.pool.prototypes.counts[winner]
+        return found, distances, won
+
+
+def _by_head(logits: Tensor, top: int) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
+    probability, found = logits.softmax(-1).topk(min(max(2, top), logits.shape[1]))
+    nobody = torch.full((len(logits),), -1)
+    return found, 1 - probability, (nobody, nobody, nobody.float())
+
+
+def load(path: str | Path, model: ModelSpec | None = None) -> Predictor:
+    """An exported model; `model` says how to make a model of your own, which its card only names."""
+    return Predictor.read(Path(path), model)
+
+
+def _assemble(card: Card, encoder: Encoder | None, model: ModelSpec | None, state: Mapping[str, Tensor]) -> nn.Module:
+    """The module that the weights belong to; a card never names code that is run."""
+    spec = card.model if card.model in MODELS else model
+    if spec is None:
+        raise UserError("--model", None, f"the model is {card.model}, which is your own code: name its file")
+    shape = card.shape if encoder is None else (encoder.card.feature_size, 1, 1)
+    if card.model in MODELS:
+        check_size(card.model, shape, card.head_classes, state)
+    return build(spec, shape, card.head_classes, 0, lambda module, _: extended(module, card))
+
+
+def extended(module: nn.Module, card: Card) -> nn.Module:
+    """The architecture that the run's method trained, made from the user's."""
+    if card.projected:
+        module = Projected(module, card.head_classes)
+    if card.head == "normalised":
+        module.head = NormalisedHead(cast(int, module.feature_size), card.head_classes, 1.0)
+    return module
+
+
+def _read_encoder(path: Path) -> Encoder:
+    from protofed.models.encoder import Encoder
+
+    return Encoder.read(path / "encoder.safetensors", torch.device("cpu"))

@@ -1,0 +1,1 @@
+"""Several runs: comparisons, sweeps, the papers' tables, theory."""

@@ -1,0 +1,178 @@
+"""How many prototypes a class needs: K from validation accuracy and from silhouettes (methods with a parameter `k`).
+
+Validation accuracy asks what the prototypes are for, and is what decides. The silhouette asks whether a class's
+features fall into K groups at all; it needs a single training, with K = 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from protofed.errors import UserError
+from protofed.experiment import Experiment
+from protofed.methods import method_class, method_names, parameters
+from protofed.prototypes import kmeans
+from protofed.randomness import key
+from protofed.runs.folder import RunFolder, write_atomically
+from protofed.runs.progress import Progress
+from protofed.runs.result import Result
+from protofed.runs.run import Run
+from protofed.studies import sweeps
+from protofed.studies.comparison import Spread
+
+SCORE = "own/val/nearest"
+CONFIG = "choose-k.yaml"
+
+STRUCTURE = 0.25
+"""Up to this mean silhouette there is no substantial structure (Kaufman and Rousseeuw, 1990)."""
+
+Certainty = Literal["clear", "slight", "none"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One K, over seeds."""
+
+    k: int
+    accuracy: Spread
+    silhouette: Spread | None  # none for K = 1, which has no other cluster to compare with
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The K that validation accuracy prefers, how sure that is, and what silhouettes say."""
+
+    method: str
+    dataset: str
+    k: int  # highest mean validation accuracy; the smallest of equals
+    next_k: int
+    lead: Spread  # of k over next_k, seed by seed
+    certainty: Certainty
+    silhouette_k: int | None  # none if no class is large enough
+    candidates: list[Candidate]
+
+    def notes(self) -> list[str]:
+        """The choice in words: a sentence for each criterion, and a warning."""
+        seeds = len(self.lead.values)
+        spread = f"± {self.lead.std:.2f} over {seeds} seeds" if seeds > 1 else "with a single seed, which has no spread"
+        how = {"clear": "a clear lead", "slight": "a slight lead", "none": "no lead to speak of"}[self.certainty]
+        sentences = [f"validation accuracy: K = {self.k}, {self.lead.mean:.2f} above K = {self.next_k} {spread}: {how}"]
+        agree = "it agrees" if self.silhouette_k == self.k else "it does not agree"
+        if self.silhouette_k is None:
+            sentences.append("silhouette: no class of a client has more samples than the largest K")
+        elif self.silhouette_k == 1:
+            sentences.append(f"silhouette: no K above {STRUCTURE}, no clusters within classes, so K = 1: {agree}")
+        else:
+            sentences.append(f"silhouette: K = {self.silhouette_k}: {agree}")
+        if self.k == self.candidates[-1].k:
+            sentences.append(f"K = {self.k} is the largest that was tried; a larger one may be better")
+        return sentences
+
+    def to_json(self) -> str:
+        """The text of choose-k.json."""
+        agree = self.silhouette_k == self.k
+        return json.dumps({**dataclasses.asdict(self), "agree": agree, "notes": self.notes()}, indent=2) + "\n"
+
+
+def plan(largest: int, seeds: int, jobs: int | None, experiment: Experiment) -> sweeps.Plan:
+    """Runs with K = 1 … largest that hold data out for validation."""
+    if largest < 2:
+        raise UserError("--max-k", largest, "it must be 2 or more")
+    if not _clusters(experiment.method):
+        fitting = ", ".join(name for name in method_names() if _clusters(name))
+        raise UserError("--method", experiment.method, f"it must make prototypes with a parameter k, as {fitting} does")
+    if experiment.val_fraction == 0:
+        raise UserError("--val-fraction", 0.0, "K is chosen on training data that is held out")
+    return sweeps.plan({"k": range(1, largest + 1)}, [experiment.method], seeds, jobs, SCORE, experiment)
+
+
+def choose(planned: sweeps.Plan, folder: Path, progress: Progress) -> Choice:
+    """Play the runs, look at the features of those with K = 1, and say which K it should be."""
+    made = sweeps.sweep(planned, folder, progress)
+    accuracy = {cell.setting["k"]: cell.row.accuracy[SCORE] for cell in made.cells}
+    single = [run for run in made.results if run.params["k"] == 1]
+    found = [silhouettes(run, max(accuracy)) for run in single]
+    silhouette = {k: Spread.of([of[k] for of in found if k in of]) for k in accuracy if any(k in of for of in found)}
+    k, next_k, lead = best_of(accuracy)
+    choice = Choice(
+        method=single[0].method,
+        dataset=single[0].dataset,
+        k=k,
+        next_k=next_k,
+        lead=lead,
+        certainty=certainty(lead),
+        silhouette_k=_silhouette_k(silhouette),
+        candidates=[Candidate(k, spread, silhouette.get(k)) for k, spread in accuracy.items()],
+    )
+    write_atomically(folder / "choose-k.json", choice.to_json())
+    return choice
+
+
+def best_of(accuracy: Mapping[int, Spread]) -> tuple[int, int, Spread]:
+    """The best K, the next best, and the lead of the one over the other, seed by seed; of equals, the smaller K."""
+    first, second = sorted(accuracy, key=lambda k: (-accuracy[k].mean, k))[:2]
+    pairs = zip(accuracy[first].values, accuracy[second].values, strict=True)
+    return first, second, Spread.of([ours - theirs for ours, theirs in pairs])
+
+
+def certainty(lead: Spread) -> Certainty:
+    """Clear if the lead is more than its spread over seeds, slight if more than its mean's standard error."""
+    seeds = len(lead.values)
+    if seeds == 1 or lead.mean <= lead.std / seeds**0.5:
+        return "none"
+    return "clear" if lead.mean > lead.std else "slight"
+
+
+@torch.no_grad()
+def silhouettes(result: Result, largest: int) -> dict[int, float]:
+    """Of each K from 2 on: the mean over a finished run's clients of the mean over their classes.
+
+    Only classes of more than `largest` samples count, the same ones for every K; without any there is nothing.
+    """
+    assert result.folder is not None  # a sweep with a folder has run it
+    opened = RunFolder.open(Path(result.folder))
+    run = Run(opened.experiment())
+    run.restore(opened)
+    classes = len(run.federation.classes)
+    clients: dict[int, list[float]] = {}
+    for group in run.engine.groups:
+        for row, member in enumerate(group.members):
+            features, labels = run.engine.embed(group, [row], group.own.take([row]))
+            keys = torch.tensor([key(result.seed, "silhouette", member)], device=features.device)
+            large = [c for c in range(classes) if int((labels == c).sum()) > largest]
+            for k in range(2, largest + 1) if large else ():
+                made = kmeans(features, labels, classes, k, keys)
+                scores = [_silhouette(features[labels == c], made.vectors[0, c][made.filled[0, c]]) for c in large]
+                clients.setdefault(k, []).append(statistics.fmean(scores))
+    return {k: statistics.fmean(scores) for k, scores in clients.items()}
+
+
+def _silhouette(points: Tensor, centres: Tensor) -> float:
+    """Of points, [n, D], that belong to the nearest of some centres, [K, D]; 0 if they are all one cluster."""
+    from sklearn.metrics import silhouette_score
+
+    nearest = torch.cdist(points, centres).argmin(-1).cpu().numpy()
+    return float(silhouette_score(points.cpu().numpy(), nearest)) if len(set(nearest.tolist())) > 1 else 0.0
+
+
+def _silhouette_k(silhouette: Mapping[int, Spread]) -> int | None:
+    """The K of the highest mean silhouette, or 1 if that is too low to speak of clusters."""
+    if not silhouette:
+        return None
+    k = max(silhouette, key=lambda k: silhouette[k].mean)
+    return k if silhouette[k].mean > STRUCTURE else 1
+
+
+def _clusters(method: str) -> bool:
+    """Whether a method makes prototypes of features, k of them."""
+    found = method_class(method)
+    return "k" in parameters(found) and found.collect is not None

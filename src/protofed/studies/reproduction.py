@@ -1,0 +1,443 @@
+"""A paper's table or figure, run with its protocol: ours beside the published numbers, cell by cell."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import shlex
+import statistics
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import yaml
+
+from protofed.data import describe
+from protofed.errors import UserError
+from protofed.experiment import read_yaml
+from protofed.internal.schema import made
+from protofed.methods import build_method
+from protofed.models.encoder import Encoder
+from protofed.prototypes import distance
+from protofed.runs.folder import RunFolder, make_folder, write_atomically
+from protofed.runs.progress import Progress
+from protofed.runs.result import Accuracy, Result
+from protofed.runs.run import Run
+from protofed.studies.comparison import SEEDS, Spread, check_seeds, share_cores
+from protofed.studies.papers import (
+    COMMUNICATION,
+    DISTANCE,
+    EACH_ROUND,
+    Cell,
+    Target,
+    Trial,
+    chosen,
+    find_target,
+    needs_file,
+)
+from protofed.studies.workers import Task, play_all
+
+CONFIG = "reproduce.yaml"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for; with the folder it is all that is needed to go on."""
+
+    target: str
+    variant: str | None = None
+    only: Sequence[str] = ()
+    methods: Sequence[str] = ()
+    seeds: int = SEEDS
+    jobs: int | None = None
+    machine: Mapping[str, Any] = field(default_factory=dict)  # fields of Experiment: data_dir, encoder, device, …
+
+    @property
+    def command(self) -> str:
+        """What a reader types to get the same: folders and files are theirs to name."""
+        flags: dict[str, Any] = {
+            "only": ",".join(self.only),
+            "methods": ",".join(self.methods),
+            "variant": self.variant,
+        }
+        flags |= {"seeds": self.seeds, **{name: self.machine.get(name) for name in ("seed", "eval_every", "precision")}}
+        flags |= {name: name.upper() for name in ("data_dir", "encoder") if self.machine.get(name)}
+        given = (f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in flags.items() if value)
+        return " ".join(["protofed reproduce", self.target, *given])
+
+    def to_yaml(self) -> str:
+        """The text of reproduce.yaml."""
+        values = dataclasses.asdict(self) | {"only": list(self.only), "methods": list(self.methods)}
+        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+    @classmethod
+    def read(cls, folder: Path) -> Request:
+        """That of a folder."""
+        return made(str(folder / CONFIG), cls, read_yaml(folder / CONFIG))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a trial's runs took, on the mean over seeds: a whole run, all clients."""
+
+    rounds: float
+    seconds: float
+    bytes_up: float
+    bytes_down: float
+    clients: int
+    device: str
+
+    @classmethod
+    def of(cls, results: Sequence[Result]) -> Cost:
+        """The mean."""
+        rounds, seconds, up, down = (
+            statistics.fmean(getattr(result, name) for result in results)
+            for name in ("rounds", "seconds", "bytes_up", "bytes_down")
+        )
+        return cls(rounds, seconds, up, down, results[0].clients, results[0].device)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cell with our number, or with the reason why there is none."""
+
+    cell: Cell
+    ours: Spread | None
+    trials: list[str] = field(default_factory=list)  # what was run for it
+    missing: str = ""
+    rounds: list[float] | None = None  # the accuracy of each round, where the figure shows that
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's."""
+        return None if self.ours is None or self.cell.published is None else self.ours.mean - self.cell.published
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        cell, ours = self.cell, self.ours
+        values: dict[str, Any] = {
+            **{name: getattr(cell, name) for name in ("dataset", "setting", "method", "metric")},
+            "score": None if cell.trial is None else cell.trial.reading.score,
+            "ours": None if ours is None else ours.mean,
+            "ours_std": None if ours is None else ours.std,
+            "values": [] if ours is None else ours.values,  # of each seed
+            "paper": cell.published,
+            "paper_std": cell.published_std,
+            "difference": self.difference,
+            "missing": self.missing,
+            "note": cell.note,
+            "trials": self.trials,
+        }
+        return values if self.rounds is None else values | {"rounds": self.rounds}
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table with our numbers."""
+
+    COLUMNS: ClassVar = ("dataset", "setting", "method", "measured", "ours", "paper", "difference")
+
+    target: Target
+    request: Request
+    rows: list[Row]
+    costs: dict[str, Cost]  # of each trial
+    encoders: list[str]  # those that the runs used, in words
+
+    def headline(self) -> str:
+        """What it is, and by which protocol."""
+        protocol = (
+            f"variant {self.target.variant}: {self.target.about}" if self.target.variant else "the paper's protocol"
+        )
+        return f"{self.target.name}: {self.target.title} ({protocol})"
+
+    def notes(self) -> list[str]:
+        """What a reader of the numbers has to know."""
+        notes = [f"encoder: {text}" for text in self.encoders]
+        told: dict[tuple[str, str], dict[str, None]] = {}
+        for row in self.rows:
+            if row.cell.note and row.ours:
+                told.setdefault((row.cell.metric, row.cell.note), {})[row.cell.method] = None
+        notes += [f"{metric} of {', '.join(methods)}: {note}" for (metric, note), methods in told.items()]
+        missing: dict[str, int] = {}
+        for row in self.rows:
+            if row.missing:
+                missing[row.missing] = missing.get(row.missing, 0) + 1
+        return notes + [f"{number} of {len(self.rows)} cells: {reason}" for reason, number in missing.items()]
+
+    def lines(self) -> list[list[str]]:
+        """The rows as text under COLUMNS."""
+        return [_shown(row) for row in self.rows]
+
+    def to_json(self) -> str:
+        """The text of table.json."""
+        target = {name: getattr(self.target, name) for name in ("name", "title", "paper", "link", "variant", "about")}
+        trials = {
+            trial.name: {"experiment": dict(trial.values), "sources": dict(trial.sources)}
+            for trial in self.target.trials()
+        }
+        rows = [row.to_dict() for row in self.rows]
+        costs = {name: dataclasses.asdict(cost) for name, cost in self.costs.items()}
+        values = {**target, "command": self.request.command, "seeds": self.request.seeds, "notes": self.notes()}
+        values |= {"cells": rows, "costs": costs, "protocol": trials}
+        return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+    def to_csv(self) -> str:
+        """One line a cell."""
+        text = io.StringIO()
+        lines = [row.to_dict() for row in self.rows]
+        names = [name for name, value in lines[0].items() if not isinstance(value, list)]
+        writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+        return text.getvalue()
+
+    def to_markdown(self) -> str:
+        """The table for a document."""
+        lines = [
+            f"# {self.headline()}",
+            "",
+            f"{self.target.paper}, {self.target.link}; {self.request.seeds} seeds.",
+            "",
+        ]
+        lines += ["| " + " | ".join(self.COLUMNS) + " |", "|---" * 4 + "|---:" * 3 + "|"]
+        lines += ["| " + " | ".join(line) + " |" for line in self.lines()]
+        return "\n".join([*lines, "", *(f"- {note}" for note in self.notes())]) + "\n"
+
+
+def _shown(row: Row) -> list[str]:
+    cell, ours = row.cell, row.ours
+    found = row.missing or "–" if ours is None else number(ours.mean) + (f" ± {number(ours.std)}" if ours.std else "")
+    paper = "–"
+    if cell.published is not None:
+        paper = number(cell.published) + (f" ± {number(cell.published_std)}" if cell.published_std else "")
+    difference = "" if row.difference is None else f"{'+' * (row.difference >= 0)}{number(row.difference)}"
+    accuracy = cell.trial is not None and cell.metric in ACCURACIES
+    measured = cell.trial.reading.score if accuracy and cell.trial else cell.metric
+    return [cell.dataset, cell.setting, cell.method, measured, found, paper, difference]
+
+
+def number(value: float) -> str:
+    """Percent with two digits, counts without any, very small numbers with those that matter."""
+    if abs(value) >= 1000 or (abs(value) >= 100 and value == int(value)):
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.2g}"
+
+
+ROUNDS_TO = "rounds_to_"
+ACCURACIES = ("test_acc", "mean_client_test_acc", "global_test_acc", "final_acc", EACH_ROUND)
+
+
+def plan(request: Request) -> Target:
+    """The cells asked for; wrong input is found here, before anything is run."""
+    check_seeds(request.seeds)
+    target = chosen(find_target(request.target, request.variant), request.only, request.methods)
+    if request.machine.get("eval_every", 1) != 1 and any(_needs_every_round(cell) for cell in target.cells):
+        raise UserError("--eval-every", request.machine["eval_every"], f"{target.name} is about every round")
+    for trial in target.trials():
+        experiment = trial.experiment(request.machine)
+        build_method(experiment.method, experiment.params)
+    return target
+
+
+def _needs_every_round(cell: Cell) -> bool:
+    when = cell.trial.reading.when if cell.trial else "last"
+    return when != "last" or cell.metric == EACH_ROUND or cell.metric.startswith(ROUNDS_TO)
+
+
+def absent_data(machine: Mapping[str, Any]) -> dict[str, str]:
+    """The datasets whose files are not there, each with what to do about it."""
+    folder = machine.get("data_dir")
+    known = describe(None if folder is None else Path(folder))
+    return {row["name"]: row["reason"] for row in known if not row["present"]}
+
+
+def obstacles(target: Target, absent: Container[str], machine: Mapping[str, Any]) -> dict[str, str]:
+    """Why trials cannot be run here, by their names: data or an encoder is missing."""
+    found = {}
+    for trial in target.trials():
+        wanted = [*trial.values["dataset"].split("+"), trial.values.get("public")]
+        reasons = [f"data missing: {name}" for name in wanted if name in absent]
+        if needs_file(trial.values) and machine.get("encoder") is None:
+            reasons.append("encoder missing")
+        if reasons:
+            found[trial.name] = ", ".join(reasons)
+    return found
+
+
+def obstacle(target: Target, cell: Cell, found: Mapping[str, str]) -> str:
+    """Why there is no number for a cell; a mean lacks what the first of its cells lacks."""
+    trials = [one.trial for one in target.behind(cell) if one.trial]
+    return next((found[trial.name] for trial in trials if trial.name in found), "")
+
+
+def create_folder(path: Path, request: Request) -> Path:
+    """A new folder, or one that the same request has begun, with whatever number of jobs; its threads stay.
+
+    Nothing to run, or with a wrong encoder, leaves none behind.
+    """
+    if request.machine.get("encoder") is not None:
+        Encoder.read(Path(request.machine["encoder"]), torch.device("cpu"))
+    first, *_ = (task for some in tasks_of(plan(request), request, path).values() for task in some)
+    if (path / CONFIG).is_file():
+        begun = Request.read(path)
+        kept = {name: value for name, value in begun.machine.items() if name == "threads"}
+        if begun != dataclasses.replace(request, jobs=begun.jobs, machine={**kept, **request.machine}):
+            raise UserError(
+                "--out", str(path), f"it holds another reproduction: see its {CONFIG}, or name a new folder"
+            )
+        return path
+    planned = dataclasses.replace(request, machine={**request.machine, "threads": first.experiment.threads})
+    return make_folder(path, CONFIG, planned.to_yaml())
+
+
+def tasks_of(target: Target, request: Request, folder: Path) -> dict[str, list[Task]]:
+    """The runs of every trial that can be run here."""
+    missing = obstacles(target, absent_data(request.machine), request.machine)
+    trials = [trial for trial in target.trials() if trial.name not in missing]
+    if not trials:
+        reasons = "; ".join(dict.fromkeys(missing.values()))
+        raise UserError("TABLE", target.name, f"none of its cells can be run here: {reasons}")
+    tasks = {}
+    for trial in trials:
+        experiment = share_cores(trial.experiment(request.machine), len(trials) * request.seeds, request.jobs)
+        seeds = range(experiment.seed, experiment.seed + request.seeds)
+        tasks[trial.name] = [
+            Task(dataclasses.replace(experiment, seed=seed), folder / trial.name / f"seed{seed}", trial.name)
+            for seed in seeds
+        ]
+        for task in tasks[trial.name]:
+            _check_protocol(task, trial)
+    return tasks
+
+
+def _check_protocol(task: Task, trial: Trial) -> None:
+    """What the folder holds of a run was made by the protocol of today; only files may have moved since."""
+    if task.folder is None or not task.folder.exists():
+        return
+    held = RunFolder.open(task.folder).experiment()
+    moved = needs_file(trial.values)
+    for name in trial.values:
+        there, now = getattr(held, name), getattr(task.experiment, name)
+        if there != now and name not in moved:
+            why = f"its {name} is {there}, in the protocol {now}: remove that folder, or name a new one"
+            raise UserError("--out", str(task.folder), why)
+
+
+def reproduce(
+    target: Target, request: Request, tasks: Mapping[str, Sequence[Task]], folder: Path, progress: Progress
+) -> Reproduction:
+    """Play what the folder does not hold yet, and write the table."""
+    results = iter(play_all([task for some in tasks.values() for task in some], progress, request.jobs))
+    by_trial = {name: [next(results) for _ in some] for name, some in tasks.items()}
+    encoders = {json.dumps(r.encoder): r.encoder for some in by_trial.values() for r in some if r.encoder}
+    missing = obstacles(target, absent_data(request.machine), request.machine)
+    rows = _rows(target, by_trial, missing)
+    costs = {name: Cost.of(some) for name, some in by_trial.items()}
+    done = Reproduction(target, request, rows, costs, [_card(card) for card in encoders.values()])
+    for name, text in (("json", done.to_json()), ("csv", done.to_csv()), ("md", done.to_markdown())):
+        write_atomically(folder / f"table.{name}", text)
+    return done
+
+
+def _card(card: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in card.items() if not isinstance(value, list | tuple))
+
+
+def _rows(target: Target, results: Mapping[str, list[Result]], found: Mapping[str, str]) -> list[Row]:
+    rows: dict[int, Row] = {}  # by identity
+    for cell in sorted(target.cells, key=lambda cell: cell.trial is None):  # means come last
+        missing = obstacle(target, cell, found)
+        if missing:
+            row = Row(cell, None, missing=missing)
+        elif cell.trial is not None:
+            row = _row(cell, cell.trial, results[cell.trial.name])
+        else:
+            known = [row.ours.values for one in target.behind(cell) if (row := rows[id(one)]).ours]
+            row = Row(cell, Spread.of([statistics.fmean(values) for values in zip(*known, strict=True)]))
+        trials = {one.trial.name: None for one in target.behind(cell) if one.trial}
+        rows[id(cell)] = dataclasses.replace(row, trials=list(trials))
+    return [rows[id(cell)] for cell in target.cells]
+
+
+def _row(cell: Cell, trial: Trial, results: Sequence[Result]) -> Row:
+    score = trial.reading.score
+    if cell.metric in ACCURACIES:
+        found = [result.accuracy[score] for result in results]
+        values = [_accuracy(cell, trial, one) for one in found]
+        ours = Spread.of(values)
+        if trial.reading.spread == "clients":  # as the paper has it: over clients, not over seeds
+            ours = dataclasses.replace(ours, std=statistics.fmean(statistics.pstdev(one.per_client) for one in found))
+        rounds = _each_round(results, score) if cell.metric == EACH_ROUND else None
+        return Row(cell, ours, rounds=rounds)
+    if cell.metric.startswith(ROUNDS_TO):
+        goal = float(cell.metric.removeprefix(ROUNDS_TO).rstrip("%"))
+        reached = [_first_round(result, score, goal) for result in results]
+        known = [float(number) for number in reached if number is not None]
+        return (
+            Row(cell, Spread.of(known))
+            if len(known) == len(reached)
+            else Row(cell, None, missing=f"{goal:g} % not reached")
+        )
+    measure = _prototype_distance if cell.metric == DISTANCE else partial(_count, cell.metric)
+    return Row(cell, Spread.of([measure(result) for result in results]))
+
+
+def _accuracy(cell: Cell, trial: Trial, accuracy: Accuracy) -> float:
+    """Of a domain, if the cell is about one: where clients hold one domain each, client k is of domain k."""
+    if cell.domain is None:
+        return float(getattr(accuracy, trial.reading.when))
+    by_domain = list((accuracy.per_domain or {}).values()) or accuracy.per_client
+    return by_domain[list(trial.reading.domains).index(cell.domain)]
+
+
+def _prototype_distance(result: Result) -> float:
+    """The mean over clients of how far features are from the global prototypes of their classes: FedProto's L_R."""
+    assert result.folder is not None
+    folder = RunFolder.open(Path(result.folder))
+    run = Run(folder.experiment())
+    run.restore(folder)
+    prototypes = run.method.references(run.broadcast)
+    assert prototypes is not None
+    found = []
+    for group in run.engine.groups:
+        rows = range(len(group.members))
+        features, labels = run.engine.embed(group, rows, group.own.take(rows))
+        for some, of in zip(features, labels, strict=True):
+            found.append(distance(some[of >= 0], of[of >= 0], prototypes, "mse").mean().item())
+    return statistics.fmean(found)
+
+
+def _lines(result: Result) -> list[dict[str, Any]]:
+    assert result.folder is not None
+    return RunFolder(Path(result.folder)).played()
+
+
+def _each_round(results: Sequence[Result], score: str) -> list[float]:
+    """The mean over seeds after each evaluated round."""
+    curves = [[line["accuracy"][score] for line in _lines(result) if line["accuracy"]] for result in results]
+    return [statistics.fmean(values) for values in zip(*curves, strict=False)]
+
+
+def _first_round(result: Result, score: str, goal: float) -> int | None:
+    return next((line["round"] for line in _lines(result) if line["accuracy"].get(score, -1) >= goal), None)
+
+
+def _count(metric: str, result: Result) -> float:
+    """Numbers that clients send, as the papers count them."""
+    lines = _lines(result)
+    weights = statistics.fmean(line["scalars_up"]["weights"] for line in lines)
+    prototypes = statistics.fmean(line["scalars_up"]["prototypes"] for line in lines)
+    clients = statistics.fmean(len(line["participants"]) for line in lines)
+    if metric == "model_params":
+        return weights / clients
+    if metric == "prototype_scalars_per_client":
+        return prototypes / clients
+    if metric == "ratio":
+        return prototypes / weights
+    assert metric == COMMUNICATION, metric
+    return weights + prototypes

@@ -1,0 +1,294 @@
+"""Several runs at once: here and, where that takes longer than starting a process, in worker processes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from subprocess import PIPE, Popen
+from threading import Event, RLock, Thread
+from typing import IO, NamedTuple
+
+import torch
+
+from protofed.errors import DivergedError, LostError, UserError
+from protofed.experiment import Experiment
+from protofed.methods import method_class
+from protofed.runs.folder import RunFolder
+from protofed.runs.progress import Progress, Relay, Standing, label
+from protofed.runs.result import Result
+from protofed.runs.run import Interrupted, Run
+
+START_UP = 2.0
+"""Seconds until a worker is ready, most of them for importing torch."""
+
+ON_A_GPU = 4
+"""Runs that share a GPU: one alone leaves it idle while Python is busy."""
+
+GPU_MEMORY = 12 * 2**30
+"""Bytes of a GPU that each of them should have."""
+
+
+class Task(NamedTuple):
+    """A run, its folder, and what tells it from others of its method and seed."""
+
+    experiment: Experiment
+    folder: Path | None = None
+    setting: str = ""
+
+    def named(self, standing: Standing) -> Standing:
+        """How far it is, with its full name."""
+        return replace(standing, setting=self.setting)
+
+
+Play = Callable[[Task], Result]
+
+
+class WorkerDied(RuntimeError):
+    """A worker ended without a word: killed, by a user or for want of memory."""
+
+
+class Failure(NamedTuple):
+    """How a worker says that a run did not end well."""
+
+    kind: type[Exception]
+    text: str
+
+
+def cores() -> int:
+    """The CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def at_once(jobs: int | None, experiment: Experiment, runs: int) -> int:
+    """How many of the runs go on at a time: `jobs` or, unless given, what uses all cores or fits on the GPU."""
+    if jobs is not None:
+        if jobs < 1:
+            raise UserError("--jobs", jobs, "it must be 1 or more")
+        return max(1, min(jobs, runs))
+    if experiment.device != "cpu" and torch.cuda.is_available():
+        memory = torch.cuda.get_device_properties(0).total_memory
+        return max(1, min(ON_A_GPU, memory // GPU_MEMORY, runs))
+    return max(1, min(cores() // (experiment.threads or 1), runs))
+
+
+def play_all(tasks: Sequence[Task], progress: Progress, jobs: int | None = None) -> list[Result]:
+    """The result of every run, in their order; those that have a folder already are taken from it or continued."""
+    return Team(tasks, progress).play(at_once(jobs, tasks[0].experiment, len(tasks)))
+
+
+def run_name(experiment: Experiment) -> str:
+    """What a run's folder is called among others."""
+    return f"{method_class(experiment.method).name}-seed{experiment.seed}"
+
+
+def prepare(experiment: Experiment, path: Path | None) -> Callable[[Progress], Result]:
+    """What plays a run: from its beginning, from where its folder stands, or not at all if that is complete."""
+    let_go()
+    if path is None:
+        return partial(Run(experiment).play, None)
+    if (path / "result.json").exists():
+        result = Result.read(path)
+        return lambda _: result
+    if path.exists():
+        opened = RunFolder.open(path).claim()
+        run = Run(opened.experiment())
+        run.restore(opened)
+        return partial(run.play, opened)
+    run = Run(experiment)
+    return partial(run.play, RunFolder.create(path, run.experiment))
+
+
+def let_go() -> None:
+    """Give back what the run before has held: its recordings on a GPU refer to each other, so they do not go alone."""
+    if torch.cuda.is_available():
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+class Team:
+    """This process and its workers; each takes the next run when it has played one."""
+
+    def __init__(self, tasks: Sequence[Task], progress: Progress) -> None:
+        self.progress = progress
+        self.waiting = deque(enumerate(tasks))
+        self.results: dict[int, Result] = {}
+        self.workers: list[Worker] = []
+        self.attendants: list[Future[None]] = []
+        self.decided = Event()
+        self.lock = RLock()
+
+    def play(self, jobs: int) -> list[Result]:
+        """Play all runs; when one fails or Ctrl-C is pressed, no process is left behind."""
+        with ThreadPoolExecutor(jobs) as threads:
+            try:
+                for _ in range(jobs - 1):
+                    self.attendants.append(threads.submit(self._attend))
+                self._take_runs(self._play_here)
+                self._end(None)
+                for attendant in as_completed(self.attendants):
+                    attendant.result()
+            except (Interrupted, KeyboardInterrupt):
+                self._end(signal.SIGINT)
+                wait(self.attendants)  # for the rounds they are in
+                raise
+            finally:
+                self._end(signal.SIGKILL)
+        return [result for _, result in sorted(self.results.items())]
+
+    def _take_runs(self, play: Play) -> None:
+        while True:
+            try:
+                number, task = self.waiting.popleft()
+            except IndexError:
+                self.decided.set()
+                return
+            result = play(task)
+            with self.lock:
+                self.results[number] = result
+                self.progress.finish(result, task.setting)
+
+    def _play_here(self, task: Task) -> Result:
+        play = prepare(task.experiment, task.folder)
+        try:
+            return play(Relay(lambda standing: self._tell_and_check(task.named(standing))))
+        except KeyboardInterrupt:  # a second Ctrl-C, or the first one where there is no folder to go on from
+            self._end(signal.SIGKILL)
+            raise
+
+    def _attend(self) -> None:
+        """Start a worker, if that pays, and give it runs; a thread, since the worker has to be listened to."""
+        self.decided.wait(START_UP)
+        with self.lock:
+            if not self.waiting:
+                return
+            worker = Worker()
+            self.workers.append(worker)
+        with worker.process:
+            try:
+                worker.begin()
+                self._take_runs(lambda task: worker.play(task, self._tell))
+            except WorkerDied:
+                if worker.ready or self.waiting:  # otherwise it was ended because it came too late
+                    raise
+            finally:
+                worker.process.kill()
+
+    def _tell(self, standing: Standing) -> None:
+        with self.lock:
+            self.progress.tell(standing)
+
+    def _tell_and_check(self, standing: Standing) -> None:
+        """While much is left, workers pay; when the run of one has failed, the one here ends with the same error."""
+        self._tell(standing)
+        if standing.seconds_left * len(self.waiting) > START_UP:
+            self.decided.set()
+        for attendant in self.attendants:
+            if attendant.done():
+                attendant.result()
+
+    def _end(self, working: signal.Signals | None) -> None:
+        """No more runs: workers get a signal, those that are still starting are not needed."""
+        with self.lock:
+            self.waiting.clear()
+            self.decided.set()
+            for worker in self.workers:
+                how = working if worker.ready else signal.SIGKILL
+                if how is not None:
+                    worker.process.send_signal(how)
+
+
+class Worker:
+    """A process that plays runs for this one: a fresh interpreter, which lives no longer than this one.
+
+    Not `multiprocessing`, which would run a user's script again if it lacks `if __name__ == "__main__"`.
+    """
+
+    def __init__(self) -> None:
+        self.process = Popen(
+            [sys.executable, "-P", "-c", "from protofed.studies.workers import serve; serve()"],
+            stdin=PIPE,
+            stdout=PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            process_group=0,  # Ctrl-C reaches this process alone, which tells its workers
+        )
+        self.ready = False
+
+    def begin(self) -> None:
+        """Wait until it is ready."""
+        self._receive("a worker process")
+        self.ready = True
+
+    def play(self, task: Task, tell: Callable[[Standing], None]) -> Result:
+        """Have it play a run; what goes wrong there is raised here."""
+        experiment = task.experiment
+        name = f"the process of {label(method_class(experiment.method).name, experiment.seed, task.setting)}"
+        with suppress(BrokenPipeError):  # it died; the next line says so
+            _send((experiment, task.folder), self.process.stdin)
+        while True:
+            match self._receive(name):
+                case Standing() as standing:
+                    tell(task.named(standing))
+                case Failure(kind, text):
+                    raise kind.__new__(kind, text)  # past its __init__, which would phrase the text anew
+                case Result() as result:
+                    return result
+
+    def _receive(self, name: str) -> object:
+        assert self.process.stdout is not None
+        try:
+            return pickle.load(self.process.stdout)
+        except (EOFError, pickle.UnpicklingError):
+            code = self.process.wait()
+            how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
+            raise WorkerDied(f"{name} {how}") from None
+
+
+def serve() -> None:
+    """The whole life of a worker: play the runs that come in on stdin, report on stdout."""
+    reports = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a method prints must not get between the reports
+    sys.stdout = sys.stderr  # and must not wait in a buffer, for this process is killed at its end
+    tasks: SimpleQueue[tuple[Experiment, Path | None]] = SimpleQueue()
+    Thread(target=_listen, args=(tasks,), daemon=True).start()
+    with suppress(KeyboardInterrupt):
+        _send(None, reports)
+        while True:
+            _send(_play(*tasks.get(), Relay(lambda standing: _send(standing, reports))), reports)
+
+
+def _play(experiment: Experiment, path: Path | None, progress: Progress) -> Result | Failure:
+    try:
+        return prepare(experiment, path)(progress)
+    except (Interrupted, UserError, DivergedError, LostError, torch.OutOfMemoryError) as error:
+        return Failure(type(error), str(error))
+    except Exception:
+        return Failure(
+            RuntimeError, f"{experiment.method} seed {experiment.seed}, in a worker:\n{traceback.format_exc()}"
+        )
+
+
+def _listen(tasks: SimpleQueue[tuple[Experiment, Path | None]]) -> None:
+    """Take runs in until the other side is gone, and then go at once."""
+    while True:
+        try:
+            tasks.put(pickle.load(sys.stdin.buffer))
+        except (EOFError, pickle.UnpicklingError):
+            os._exit(1)
+
+
+def _send(message: object, pipe: IO[bytes] | None) -> None:
+    assert pipe is not None
+    pickle.dump(message, pipe)
+    pipe.flush()

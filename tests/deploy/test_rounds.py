@@ -1,0 +1,631 @@
+"""The rounds of the Flower engine equal the sequential ones to the bit, and survive what clients do."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from safetensors.torch import load_file
+
+from protofed.deploy import client, server
+from protofed.deploy.client_memory import FolderMemory
+from protofed.deploy.follow_run import HOPELESS
+from protofed.deploy.server import read_label, serve, server_app
+from protofed.deploy.server_settings import Settings
+from protofed.deploy.wire import digest, pack, record, size
+from protofed.errors import HopelessError, LostError, UserError
+from protofed.experiment import Experiment
+from protofed.messages import Upload
+from protofed.prototypes import Prototypes
+from protofed.runs.run import Run, participants
+from protofed.trust.screening import RefusedError
+from tests.engines.test_alone import METHODS, experiment
+from tests.support.loopback import Loopback, in_simulation, with_folder
+
+QUICK: dict[str, Any] = {"deadline": 0.3, "wait": 0.3}
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
+
+
+def sequential(asked: Experiment) -> Run:
+    run = Run(asked)
+    for _ in range(asked.rounds):
+        run.play_round()
+    return run
+
+
+def assert_same(path: Path, local: Run) -> None:
+    """What the server had in the end, and what it wrote of every round."""
+    for name, value in load_file(path / "checkpoint/state.safetensors").items():
+        part, _, rest = name.partition("/")
+        if part in ("server", "kept"):
+            kept = local.broadcast.flat() if part == "server" else local.broadcast.kept
+            assert torch.equal(value, kept[rest]), name
+    for line, expected in zip(lines(path), local.history, strict=True):
+        for what in ("per_client", "per_domain", "accuracy", "participants", "scalars_up", "diagnostic"):
+            assert line[what] == expected[what], what
+        assert line["loss"] == pytest.approx(expected["loss"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_over_the_network_equals_the_sequential_one(method: str, tmp_path: Path) -> None:
+    serve(Loopback(in_simulation(4)), experiment(method), Settings(out=str(tmp_path / "run")))
+    assert_same(tmp_path / "run", sequential(experiment(method)))
+
+
+def test_with_some_clients_a_round_too(tmp_path: Path) -> None:
+    asked = replace(experiment("mp-fedcl"), participation=0.5)
+    serve(Loopback(in_simulation(4)), asked, Settings(out=str(tmp_path / "run")))
+    assert_same(tmp_path / "run", sequential(asked))
+
+
+def test_bytes_are_those_of_the_messages(tmp_path: Path) -> None:
+    answers: list[Message] = []
+    grid = Loopback(in_simulation(4), lambda answer: answers.append(answer) or [answer])  # type: ignore[func-returns-value]
+    serve(grid, experiment("fedsc"), Settings(out=str(tmp_path / "run")))
+    for line in lines(tmp_path / "run"):
+        number = str(line["round"])
+        assert line["bytes_down"] == sum(size(m.content) for m in grid.asked if m.metadata.group_id == number)
+        assert line["bytes_up"] == sum(size(m.content) for m in answers if m.metadata.group_id == number)
+
+
+FACTS: dict[str, dict[str, Any]] = {
+    "another id": {"id": 1},
+    "another protocol": {"protocol": 99},
+    "no loss": {"loss": "low"},
+    "high loss": {"loss": 1.7e308},
+}
+SAMPLES = {"many samples": 10**15, "no samples": 0, "samples below nothing": -200}
+
+
+def spoiled(what: str) -> Callable[[Message], list[Message]]:
+    """Answers of client 2 to its second turn, as something else."""
+
+    def changed(answer: Message) -> list[Message]:
+        about = answer.metadata
+        if about.src_node_id != 102 or (about.message_type, about.group_id) != ("train", "2"):
+            return [answer]
+        upload = Upload.decode(answer.content.array_records["message"]["safetensors"].data)
+        (name, found), *_ = upload.prototypes.items()
+        facts = json.loads(str(answer.content.config_records["facts"]["json"]))
+        worse = {
+            "not finite": {name: Prototypes(found.vectors * torch.inf, found.counts)},
+            "another size": {name: Prototypes(found.vectors[..., :-1], found.counts)},
+            "another name": {"others": found},
+            "counts": {name: Prototypes(found.vectors, 1000 * found.counts)},
+        }
+        if what in worse:
+            answer.content = pack(facts, Upload(upload.weights, worse[what], upload.numbers))
+        elif what in FACTS:
+            answer.content = pack(facts | FACTS[what], upload)
+        elif what in SAMPLES:
+            told = {"samples": torch.full_like(upload.numbers["samples"], SAMPLES[what])}
+            answer.content = pack(facts, Upload(upload.weights, upload.prototypes, told))
+        elif what == "garbage":
+            answer.content = sealed(json.dumps(facts), bytes(range(256)) * 3)
+        elif what == "endless":
+            answer.content = sealed("[" * 100_000, b"")
+        elif what == "one bit":
+            data = bytearray(upload.encode())
+            data[-1] ^= 1  # of a number: what it holds has the right form
+            answer.content["message"] = record(bytes(data))
+        elif what == "empty":
+            answer.content = RecordDict()
+        elif what == "an error":
+            return [_error(answer)]
+        elif what == "silence":
+            return []
+        elif what == "twice":
+            return [answer, answer]
+        return [answer]
+
+    return changed
+
+
+def sealed(text: str, data: bytes) -> RecordDict:
+    """What a client sends that means it."""
+    return RecordDict({"message": record(data), "facts": ConfigRecord({"json": text, "digest": digest(text, data)})})
+
+
+def _error(answer: Message) -> Message:
+    failed = Message(Error(2, "ValueError: patient 17 has no label"), reply_to=answer)
+    failed.metadata.__dict__["_reply_to_message_id"] = answer.metadata.reply_to_message_id
+    return failed
+
+
+REASONS = {
+    "not finite": "not finite",
+    "another size": "shape",
+    "another name": "other tensors",
+    "another id": "another client",
+    "another protocol": "protocol 99",
+    "no loss": "loss",
+    "high loss": "loss",
+    "counts": "more samples than it declared",
+    "many samples": "more samples than it declared",
+    "no samples": "less than nothing",
+    "samples below nothing": "less than nothing",
+    "garbage": "not a message",
+    "endless": "not a message",
+    "one bit": "damaged",
+    "empty": "not a message",
+    "an error": "error 2: ValueError",
+    "silence": "no answer within 0.3 s",
+}
+
+
+@pytest.mark.parametrize("what", REASONS)
+def test_a_bad_answer_costs_the_client_its_round_and_nobody_else(what: str, tmp_path: Path) -> None:
+    asked = replace(experiment("mp-fedcl"), model="cnn", train_size=120, eval_every=3)
+    serve(Loopback(in_simulation(4), spoiled(what)), asked, Settings(str(tmp_path / "run"), **QUICK))
+    first, second, third = lines(tmp_path / "run")
+    assert "left_out" not in first
+    assert "left_out" not in third  # it is back
+    assert list(second["left_out"]) == ["2"]
+    assert REASONS[what] in second["left_out"]["2"]
+    assert "patient" not in json.dumps(second)
+    assert (second["participants"], third["participants"]) == ([0, 1, 3], [0, 1, 2, 3])
+
+
+def test_a_repeated_answer_is_taken_once(tmp_path: Path) -> None:
+    serve(Loopback(in_simulation(4), spoiled("twice")), experiment("mp-fedcl"), Settings(out=str(tmp_path / "run")))
+    assert_same(tmp_path / "run", sequential(experiment("mp-fedcl")))
+
+
+def without_at_first(node: int, nodes: dict[int, Any]) -> Loopback:
+    """A grid to which one node comes after the first round."""
+    grid = Loopback(nodes)
+    grid.offline = {node}
+
+    def arrive(answer: Message) -> list[Message]:
+        if (answer.metadata.message_type, answer.metadata.group_id) == ("evaluate", "1"):
+            grid.offline.clear()
+        return [answer]
+
+    grid.trouble = arrive
+    return grid
+
+
+def test_who_comes_late_is_welcome(tmp_path: Path) -> None:
+    grid = without_at_first(103, in_simulation(4))
+    serve(grid, experiment("fedproto"), Settings(str(tmp_path / "run"), **QUICK))
+    first, second, _ = lines(tmp_path / "run")
+    assert first["left_out"] == {"3": "not connected"}
+    assert (first["tested"], first["participants"]) == ([0, 1, 2], [0, 1, 2])
+    assert second["participants"] == [0, 1, 2, 3]
+    assert "tested" not in second
+
+
+def brings(place: Path, number: int, **more: Any) -> dict[str, Any]:
+    """The node of a client with data of its own."""
+    labels = np.arange(24) % 3
+    images = np.random.default_rng(number).integers(0, 255, (24, 1, 8, 8), dtype=np.uint8)
+    np.savez(place / f"site{number}.npz", images=images, labels=labels, **more)
+    return with_folder(place, number, data=f"npz:{place / f'site{number}.npz'}")
+
+
+def test_who_comes_late_may_bring_its_own_data_and_domain(tmp_path: Path) -> None:
+    grid = without_at_first(102, {100 + k: brings(tmp_path, k) for k in range(3)})
+    asked = replace(experiment("mp-fedcl"), clients=3, train_size=None)
+    serve(grid, asked, Settings(str(tmp_path / "run"), **QUICK))
+    first, *later = lines(tmp_path / "run")
+    assert (first["participants"], [line["participants"] for line in later]) == ([0, 1], [[0, 1, 2]] * 2)
+    assert list(first["per_domain"]["global/domain/head"]) == ["site0", "site1"]
+    for line in later:
+        assert "left_out" not in line
+        assert "tested" not in line
+        assert list(line["per_domain"]["global/domain/head"]) == ["site0", "site1", "site2"]
+
+
+@pytest.mark.parametrize(("forgets", "late"), [(0, False), (2, False), (2, True)])
+def test_who_forgets_its_data_while_others_bring_theirs_is_refused(
+    forgets: int, late: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = {100 + k: brings(tmp_path, k) for k in range(3)} | {100 + forgets: with_folder(tmp_path, forgets)}
+    grid = Loopback(nodes)
+    grid.offline = {100 + forgets} if late else set()
+
+    def mend(answer: Message) -> list[Message]:
+        """It comes; later it leaves, and comes back with data."""
+        if answer.metadata.message_type == "evaluate":
+            grid.offline = {100 + forgets} if answer.metadata.group_id == "2" else set()
+            if answer.metadata.group_id == "3":
+                brings(tmp_path, forgets)
+        return [answer]
+
+    grid.trouble = mend
+    asked = replace(experiment("mp-fedcl"), clients=3, train_size=None, rounds=4)
+    (tmp_path / "nodes.json").write_text(json.dumps({k: 100 + k for k in range(3)}))
+    serve(grid, asked, Settings(str(tmp_path / "run"), nodes=str(tmp_path / "nodes.json"), **QUICK))
+    others = [k for k in range(3) if k != forgets]
+    assert [line["participants"] for line in lines(tmp_path / "run")] == [others, others, others, [0, 1, 2]]
+    why = "it brings no data, but others do: say --data"
+    assert why in caplog.text
+    assert [line.get("left_out", {}).get(str(forgets)) for line in lines(tmp_path / "run")] == [
+        "not connected" if late else why,
+        why,
+        "not connected",
+        None,
+    ]
+
+
+def test_who_brings_data_into_a_run_that_began_without_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = Loopback({100: with_folder(tmp_path, 0), 101: with_folder(tmp_path, 1), 102: brings(tmp_path, 2)})
+    grid.offline = {102}
+
+    def arrive(answer: Message) -> list[Message]:
+        if answer.metadata.message_type == "evaluate":
+            grid.offline.clear()
+        return [answer]
+
+    grid.trouble = arrive
+    asked = replace(experiment("mp-fedcl"), clients=3, train_size=None)
+    serve(grid, asked, Settings(str(tmp_path / "run"), **QUICK))
+    assert [line["participants"] for line in lines(tmp_path / "run")] == [[0, 1]] * 3
+    assert "it brings data, and nobody did when the run began" in caplog.text
+
+
+def test_too_few_clients_end_a_run_which_can_go_on_later(tmp_path: Path) -> None:
+    nodes = {100 + k: with_folder(tmp_path, k) for k in range(4)}
+    grid = Loopback(nodes)
+
+    def leave(answer: Message) -> list[Message]:
+        if (answer.metadata.message_type, answer.metadata.group_id) == ("train", "3"):
+            grid.offline = {102, 103}
+            return []
+        return [answer]
+
+    grid.trouble = leave
+    settings = Settings(str(tmp_path / "run"), minimum=3, **QUICK)
+    with pytest.raises(LostError, match="fewer than 3"):
+        serve(grid, experiment("fedproto"), settings)
+    assert len(lines(tmp_path / "run")) == 2
+    serve(Loopback(nodes), experiment("fedproto"), settings)  # all have trained round 3 already, and do it again
+    assert_same(tmp_path / "run", sequential(experiment("fedproto")))
+    kept = sorted((tmp_path / "client-0" / "memory").rglob("*.safetensors"))
+    assert [file.stem for file in kept] == ["0", "1", "2"]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in kept} == {0o600}
+    assert stat.S_IMODE((tmp_path / "client-0" / "memory").stat().st_mode) == 0o700
+
+
+def test_who_was_away_for_rounds_plays_one_again_from_the_same_model(tmp_path: Path) -> None:
+    """With two of four a round, a client's last turn may be many rounds ago when a round is played again."""
+    asked = replace(experiment("fedproto"), participation=0.5, rounds=8)
+    grid = Loopback({100 + k: with_folder(tmp_path, k) for k in range(4)})
+    seen: set[tuple[str, int]] = set()
+
+    def trouble(answer: Message) -> list[Message]:
+        turn = (answer.metadata.group_id, answer.metadata.src_node_id)
+        if answer.metadata.message_type == "train" and turn not in seen and turn[1] % 2:
+            seen.add(turn)
+            return [_error(answer)]
+        return [answer]
+
+    grid.trouble = trouble
+    serve(grid, asked, Settings(str(tmp_path / "run"), minimum=2))
+    assert_same(tmp_path / "run", sequential(asked))
+
+
+def test_a_round_waits_for_those_it_asks_not_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "PAUSE", 0.01)
+    asked = replace(experiment("fedproto"), participation=0.5, rounds=2)
+    first, second = participants(asked, 4, 1)
+    grid, looks = Loopback(in_simulation(4)), iter(range(10))
+
+    def trouble(answer: Message) -> list[Message]:
+        if (answer.metadata.message_type, answer.metadata.group_id) == ("evaluate", "1"):
+            grid.offline = {100 + first}
+        return [answer]
+
+    def come_back() -> list[int]:
+        if grid.offline and next(looks, None) is None:
+            grid.offline = set()
+        return Loopback.get_node_ids(grid)
+
+    grid.trouble = trouble
+    monkeypatch.setattr(grid, "get_node_ids", come_back)
+    serve(grid, asked, Settings(str(tmp_path / "run"), minimum=2))
+    assert lines(tmp_path / "run")[1]["participants"] == [first, second]
+    assert_same(tmp_path / "run", sequential(asked))
+
+
+class KilledError(BaseException):
+    """Nobody catches it."""
+
+
+def die(*_: Any) -> None:
+    raise KilledError
+
+
+def test_a_server_goes_on_after_its_last_round_whatever_the_experiment_says(tmp_path: Path) -> None:
+    asked = replace(experiment("fedproto"), rounds=6, checkpoint_every=3)
+    nodes = {100 + k: with_folder(tmp_path, k) for k in range(4)}
+
+    def trouble(answer: Message) -> list[Message]:
+        if (answer.metadata.message_type, answer.metadata.group_id) == ("evaluate", "6"):
+            raise KilledError
+        return [answer]
+
+    with pytest.raises(KilledError):
+        serve(Loopback(nodes, trouble), asked, Settings(str(tmp_path / "run")))
+    assert len(lines(tmp_path / "run")) == 5
+    serve(Loopback(nodes), asked, Settings(str(tmp_path / "run")))
+    assert_same(tmp_path / "run", sequential(asked))
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_folder_of_another_experiment_is_not_played_on(rounds: int, tmp_path: Path) -> None:
+    """Whether it is finished or not."""
+    grid = Loopback(in_simulation(4))
+    asked = experiment("fedproto")
+
+    def trouble(answer: Message) -> list[Message]:
+        if (answer.metadata.message_type, answer.metadata.group_id) == ("train", str(rounds + 1)):
+            raise KilledError
+        return [answer]
+
+    grid.trouble = trouble
+    with pytest.raises(KilledError) if rounds < 3 else nullcontext():
+        serve(grid, asked, Settings(str(tmp_path / "run")))
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    other = Loopback(in_simulation(4))
+    for change in ({"method": "mp-fedcl", "params": {}}, {"seed": 7}, {"rounds": 4}):
+        with pytest.raises(UserError, match=f"another experiment .*{next(iter(change))}"):
+            serve(other, replace(asked, **change), Settings(str(tmp_path / "run")))
+    assert not other.asked
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+def test_a_server_killed_when_it_had_made_its_folder_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = replace(experiment("fedproto"), rounds=1)
+    monkeypatch.setattr(server, "write_atomically", die)
+    with pytest.raises(KilledError):
+        serve(Loopback(in_simulation(4)), asked, Settings(str(tmp_path / "run")))
+    monkeypatch.undo()
+    serve(Loopback(in_simulation(4)), asked, Settings(str(tmp_path / "run")))
+    assert (tmp_path / "run/config.yaml").exists()
+    assert_same(tmp_path / "run", sequential(asked))
+
+
+def test_a_server_started_again_keeps_the_classes_of_who_is_away(tmp_path: Path) -> None:
+    for k, classes in ((0, 4), (1, 2)):
+        labels = np.arange(24) % classes
+        np.savez(tmp_path / f"{k}.npz", images=np.zeros((24, 1, 8, 8), dtype=np.uint8), labels=labels)
+    nodes = {100 + k: with_folder(tmp_path, k, data=f"npz:{tmp_path / f'{k}.npz'}") for k in range(2)}
+    asked = replace(experiment("fedproto"), model="cnn", clients=2, train_size=None)
+
+    def trouble(answer: Message) -> list[Message]:
+        if (answer.metadata.message_type, answer.metadata.group_id) == ("train", "2"):
+            raise KilledError
+        return [answer]
+
+    with pytest.raises(KilledError):
+        serve(Loopback(nodes, trouble), asked, Settings(str(tmp_path / "run"), **QUICK))
+    grid = Loopback(nodes)
+    grid.offline = {100}
+    serve(grid, asked, Settings(str(tmp_path / "run"), **QUICK))
+    assert [line["participants"] for line in lines(tmp_path / "run")] == [[0, 1], [1], [1]]
+
+
+def test_a_client_killed_while_it_writes_leaves_one_draft_and_its_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = FolderMemory(tmp_path / "memory/run")
+    memory.write(0, b"whole")
+    monkeypatch.setattr(Path, "replace", die)
+    for number in (1, 2):
+        with pytest.raises(KilledError):
+            memory.write(number, b"part")
+    assert memory.rounds() == [0]
+    assert sorted(file.name for file in memory.folder.iterdir()) == ["0.safetensors", "draft"]
+    monkeypatch.undo()
+    memory.write(1, b"next")
+    assert [file.name for file in memory.folder.iterdir() if file.name == "draft"] == []
+
+
+def test_a_round_that_fails_again_and_again_ends_the_run(tmp_path: Path) -> None:
+    def fail(answer: Message) -> list[Message]:
+        return [_error(answer) if answer.metadata.message_type == "train" else answer]
+
+    with pytest.raises(LostError, match="round 1 failed 3 times"):
+        serve(Loopback(in_simulation(4), fail), experiment("fedproto"), Settings(str(tmp_path / "run"), **QUICK))
+    assert not (tmp_path / "run/rounds.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"per_client": {"own/own/head": [101.0]}},
+        {"per_client": {"own/own/head": [50.0, 60.0]}},
+        {"per_client": {}},
+        {"per_client": {"x": [50.0]}},
+        {"per_client": {"own/own/nearest": [50.0], "own/all/nearest": [50.0]}},
+        {"per_domain": {"global/all/head": {"d": 100.0}}},
+        {"per_domain": {"everything": {"digits": 100.0}}},
+        {"diagnostic": ["<script>"]},
+        {"interval": {"a": 1.0}},
+        {"per_domain": {"global/domain/head": {"x": "high"}}},
+        {"per_domain": {"global/domain/head": {}}},
+        {"tested": [0, 1, 2, 3]},
+    ],
+)
+def test_scores_that_are_none_are_left_out(lie: dict[str, Any], tmp_path: Path) -> None:
+    def changed(answer: Message) -> list[Message]:
+        if (answer.metadata.src_node_id, answer.metadata.message_type) == (100, "evaluate"):
+            facts = json.loads(str(answer.content.config_records["facts"]["json"]))
+            answer.content = pack(facts | lie)
+        return [answer]
+
+    asked = replace(experiment("fedproto"), train_size=120, rounds=1)
+    serve(Loopback(in_simulation(4), changed), asked, Settings(str(tmp_path / "run"), **QUICK))
+    (line,) = lines(tmp_path / "run")
+    assert line["tested"] == [1, 2, 3]
+    assert {len(values) for values in line["per_client"].values()} == {3}
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        ({"methods": ["fedavg"]}, "method fedproto"),
+        ({"rounds": 2}, "3 rounds"),
+        ({"megabytes": 0.001}, "larger"),
+        ({"send": ["weights"]}, "prototypes may not be sent"),
+        ({"data": "npz:nowhere.npz"}, "UserError"),
+        ({"colour": "red"}, "UserError"),
+    ],
+)
+def test_what_a_client_does_not_allow_is_not_done(
+    says: dict[str, Any], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = {100 + k: with_folder(tmp_path, k, **(says if k == 1 else {})) for k in range(4)}
+    asked = replace(experiment("fedproto"), train_size=120, eval_every=3)
+    (tmp_path / "nodes.json").write_text(json.dumps({k: 100 + k for k in range(4)}))
+    settings = Settings(str(tmp_path / "run"), minimum=3, nodes=str(tmp_path / "nodes.json"), **QUICK)
+    serve(Loopback(nodes), asked, settings)
+    for line in lines(tmp_path / "run"):
+        assert 1 not in line["participants"]
+        assert list(line["left_out"]) == ["1"]
+        assert line["left_out"]["1"] in ("error 101: RefusedError", "error 102: UserError")
+    told = capsys.readouterr()
+    assert why in told.out + told.err  # at the client
+    assert "nowhere" not in caplog.text  # not at the server
+
+
+def test_a_run_without_enough_clients_says_what_was_wrong_with_those_that_came(tmp_path: Path) -> None:
+    nodes = {100: with_folder(tmp_path, 0), 101: brings(tmp_path, 1), 102: with_folder(tmp_path, 2, rounds=1)}
+    (tmp_path / "nodes.json").write_text(json.dumps({k: 100 + k for k in range(4)}))
+    settings = Settings(str(tmp_path / "run"), minimum=2, nodes=str(tmp_path / "nodes.json"), **QUICK)
+    with pytest.raises(LostError) as lost:
+        serve(Loopback(nodes), replace(experiment("fedproto"), train_size=None), settings)
+    assert str(lost.value) == (
+        "1 of at least 2 clients came within 0.3 s; client 0: it brings no data, but others do: say --data; "
+        "client 2: error 101: RefusedError"
+    )
+
+
+def test_images_of_which_the_server_would_make_too_many_are_refused() -> None:
+    clients = server.Clients(Loopback({}), experiment("fedproto"), Settings(), "run")
+    said: dict[str, Any] = {"id": 1, "samples": 10, "shape": [3, 224, 224], "classes": ["a", "b"], "domains": ["a"]}
+    said["brings"] = False
+    assert clients._read_hello(1, pack(said))[0][0] == 1
+    lies: list[tuple[dict[str, Any], str]] = [
+        ({"shape": [3, 10_000, 10_000]}, "shape"),
+        ({"brings": None}, "who it is"),
+        ({"classes": [str(n) for n in range(10_001)]}, "too many"),
+        *(({"samples": number}, "how many samples") for number in (None, 0, -5, 1.5, "9", 10**10)),
+    ]
+    for lie, why in lies:
+        with pytest.raises(RefusedError, match=why):
+            clients._read_hello(1, pack(said | lie))
+
+
+def test_classes_that_are_too_many_together_end_the_run_before_it_begins(tmp_path: Path) -> None:
+    def changed(answer: Message) -> list[Message]:
+        if answer.metadata.message_type == "query.hello":
+            facts = json.loads(str(answer.content.config_records["facts"]["json"]))
+            names = [f"{facts['id']}-{number}" for number in range(4000)]
+            answer.content = pack(facts | {"classes": names})
+        return [answer]
+
+    with pytest.raises(UserError, match="leave out who names what it should not"):
+        serve(Loopback(in_simulation(4), changed), experiment("fedproto"), Settings(str(tmp_path / "run"), **QUICK))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fedsc"])
+def test_more_prototypes_than_class_means_are_refused(method: str, tmp_path: Path) -> None:
+    def changed(answer: Message) -> list[Message]:
+        if (answer.metadata.src_node_id, answer.metadata.message_type) == (102, "train"):
+            facts = json.loads(str(answer.content.config_records["facts"]["json"]))
+            upload = Upload.decode(answer.content.array_records["message"]["safetensors"].data)
+            wide = {name: found.widen(64) for name, found in upload.prototypes.items()}
+            answer.content = pack(facts, Upload(upload.weights, wide, upload.numbers))
+        return [answer]
+
+    asked = replace(experiment(method), rounds=1)
+    serve(Loopback(in_simulation(4), changed), asked, Settings(str(tmp_path / "run"), **QUICK))
+    (line,) = lines(tmp_path / "run")
+    assert list(line["left_out"]) == ["2"]
+    assert "too many prototypes" in line["left_out"]["2"]
+
+
+def test_code_that_a_server_names_is_not_loaded() -> None:
+    asked = replace(experiment("fedproto"), model="net.py:Net")
+    for methods in (None, ("fedproto",), ("fedproto", "net.py:Other")):
+        with pytest.raises(RefusedError, match=r"the code of net\.py:Net"):
+            client.Owner(0, methods=methods).check(asked, 0)
+    client.Owner(0, methods=("fedproto", "net.py:Net")).check(asked, 0)  # its owner knows it
+    with pytest.raises(RefusedError, match="plain name"):
+        client._plain("../../somewhere")
+
+
+def test_a_node_is_one_client_and_a_client_one_node(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    nodes = in_simulation(4) | {104: {"partition-id": 2}, 105: {"partition-id": 9}}
+    (tmp_path / "nodes.json").write_text(json.dumps({str(k): str(100 + k) for k in (0, 1, 2)} | {"3": "777"}))
+    settings = Settings(str(tmp_path / "run"), nodes=str(tmp_path / "nodes.json"), **QUICK)
+    serve(Loopback(nodes), replace(experiment("fedproto"), rounds=1), settings)
+    assert lines(tmp_path / "run")[0]["participants"] == [0, 1, 2]
+    assert "node 104 is refused: client 2 is another node" in caplog.text
+    assert "node 105 is left out: error 102: UserError" in caplog.text
+    assert "its key is not that of client 3" in caplog.text
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", '{"0": null}', '{"0": "-1"}', '{"0": "%s"}' % ("1" * 5000)])
+def test_without_a_list_of_nodes_that_can_be_read_nobody_is_let_in(text: str | None, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "nodes.json").write_text(text)
+    settings = Settings(str(tmp_path / "run"), nodes=str(tmp_path / "nodes.json"), **QUICK)
+    with pytest.raises(UserError, match=r"nodes\.json"):
+        serve(Loopback(in_simulation(4)), experiment("fedproto"), settings)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run": None},
+        {"brings": "some"},
+        {"classes": []},
+        {"shapes": [[1, 8, 8]]},
+        {"shapes": [[1, 8]] * 4},
+        {"shapes": [[1, 10**9, 8]] * 4},
+    ],
+)
+def test_a_damaged_label_of_a_run_is_said(change: dict[str, Any], tmp_path: Path) -> None:
+    label = {"run": "abc", "brings": False, "classes": ["a"], "domains": ["b"], "shapes": [[1, 8, 8]] * 4}
+    (tmp_path / "flower.json").write_text(json.dumps(label))
+    assert read_label(tmp_path / "flower.json", 4) == label
+    (tmp_path / "flower.json").write_text(json.dumps(label | change))
+    with pytest.raises(UserError, match=r"flower\.json"):
+        read_label(tmp_path / "flower.json", 4)
+
+
+def test_what_would_fail_again_is_marked_for_who_follows_the_run(tmp_path: Path) -> None:
+    for model, kind, said in (("cnnn", HopelessError, f"^{HOPELESS}--model"), ("cnn", LostError, "^0 of")):
+        (tmp_path / "experiment.yaml").write_text(replace(experiment("fedproto"), model=model).to_yaml())
+        context = Context(1, 1, {}, RecordDict(), {"out": str(tmp_path / "run"), **QUICK})
+        with pytest.raises(kind, match=said):
+            server_app(tmp_path)(Loopback({}), context)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("drift", "sudden"), ("method", "fccl-plus"), ("novel", 3), ("model", "cnnn"), ("dataset", "digit")],
+)
+def test_what_cannot_be_done_over_a_network_is_said_at_once(name: str, value: Any, tmp_path: Path) -> None:
+    asked = replace(experiment("fedproto"), **{name: value, "params": {}})
+    with pytest.raises(UserError, match=f"--{name}"):
+        serve(Loopback({}), asked, Settings(out=str(tmp_path / "run")))
+    assert not (tmp_path / "run").exists()

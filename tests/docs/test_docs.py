@@ -1,0 +1,125 @@
+"""The code in the documentation runs as printed, and a copied number is the one measured."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import protofed
+from tests.support.command_line import succeed
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(name: str, language: str) -> list[str]:
+    """The fenced blocks of a page."""
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def test_the_python_example_of_the_readme_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On fewer images, in this process."""
+    for name in ("run", "compare"):
+        monkeypatch.setattr(protofed, name, partial(getattr(protofed, name), train_size=150))
+    monkeypatch.setattr(protofed, "compare", partial(protofed.compare, jobs=1, threads=1))
+    monkeypatch.chdir(tmp_path)
+    exec(blocks("README.md", "python")[0], {})
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in shown[1:]] == ["fedavg", "fedproto"]
+
+
+@pytest.mark.slow
+def test_the_python_example_of_the_readme_runs_as_printed(tmp_path: Path) -> None:
+    example = blocks("README.md", "python")[0]
+    done = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == ["fedavg", "fedproto"]
+
+
+@pytest.mark.parametrize(
+    ("page", "block", "spec", "setting"),
+    [
+        ("README.md", 1, "small_features.py:SmallFeatures", "weight=0.1"),
+        ("docs/adding-a-method.md", 0, "cosine_pull.py:CosinePull", "strength=1.0"),
+    ],
+)
+def test_the_methods_of_the_documentation_run_in_both_engines(
+    page: str, block: int, spec: str, setting: str, tmp_path: Path
+) -> None:
+    (tmp_path / spec.split(":", maxsplit=1)[0]).write_text(blocks(page, "python")[block], encoding="utf-8")
+    results = []
+    for engine in ("sequential", "stacked"):
+        common = ["--rounds", "2", "--train-size", "200", "--clients", "3", "--alpha", "1", "--precision", "float64"]
+        succeed(tmp_path, "run", "--method", spec, "--set", setting, "--engine", engine, "--out", engine, *common)
+        rounds = (tmp_path / engine / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+        results.append([re.search(r'"accuracy": \{[^}]*\}', line) for line in rounds])
+    assert [found and found.group() for found in results[0]] == [found and found.group() for found in results[1]]
+
+
+def test_the_commands_of_the_readme_exist(tmp_path: Path) -> None:
+    for line in "".join(blocks("README.md", "sh")).splitlines():
+        if line.startswith("protofed "):
+            words = line.split("#")[0].split()[1:]
+            flags = [word for word in words if word.startswith("--")]
+            command = words[:2] if words[0] == "encoder" else words[:1]
+            text = succeed(tmp_path, *command, "--help").out
+            assert text, line
+            assert all(flag in text for flag in flags), line
+
+
+def test_the_commands_of_the_readme_that_need_no_files_run(tmp_path: Path) -> None:
+    """A single round of them."""
+    played = []
+    for line in "".join(blocks("README.md", "sh")).splitlines():
+        words = line.split("#")[0].split()
+        needs = any(word in line for word in ("--data-dir", "folder:", ".py:", "--engine"))
+        if words[:1] == ["protofed"] and words[1] in ("run", "compare", "split") and not needs:
+            short = () if words[1] == "split" else ("--rounds", "1", "--quiet", "--device", "cpu")
+            seeds = ("--seeds", "1", "--jobs", "1") if words[1] == "compare" else ()
+            succeed(tmp_path, *words[1:], *short, *seeds)
+            played.append(words[1])
+    assert {*played} == {"run", "compare", "split"}
+
+
+def test_the_table_of_precisions_is_what_was_measured() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    found = json.loads((ROOT / "docs" / "results" / "precision.json").read_text(encoding="utf-8"))
+    columns = ("float32", "tf32", "bf16")
+    rows = re.findall(
+        r"^\| ((?:own|global)/\w+/[\w-]+) \| (.*) \|$", page.partition("### Precision")[2], flags=re.MULTILINE
+    )
+    assert len(rows) == 4
+    for score, cells in rows:
+        measured = [found[column][score] for column in columns]
+        assert cells == " | ".join(f"{one['mean']:.1f}±{one['std']:.1f}" for one in measured)
+
+
+PAGES = [
+    path for place in (".", "docs", "docs/methods", "docs/results") for path in sorted((ROOT / place).glob("*.md"))
+]
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        goal = (page.parent / path).resolve() if path else page
+        assert goal.exists(), link
+        if anchor:
+            assert anchor in anchors(goal), link

@@ -1,0 +1,34 @@
+"""Files that are made of others and committed: the API page and the notebook."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tools import api_page, notebook
+
+
+def test_the_api_page_is_that_of_the_docstrings() -> None:
+    assert api_page.PAGE.read_text(encoding="utf-8") == api_page.page(), "make api-page"
+
+
+def test_the_notebook_is_the_executed_script() -> None:
+    made = json.loads(notebook.NOTEBOOK.read_text(encoding="utf-8"))
+    script = notebook.cells(notebook.SCRIPT.read_text(encoding="utf-8"))
+    assert [(cell["cell_type"], "".join(cell["source"])) for cell in made["cells"]] == script, "make notebook"
+    code = [cell for cell in made["cells"] if cell["cell_type"] == "code"]
+    assert len(made["cells"]) == 10
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    assert not [out for cell in code for out in cell["outputs"] if out["output_type"] == "error"]
+    assert sum(bool(cell["outputs"]) for cell in code) >= 6
+
+
+@pytest.mark.slow
+def test_the_script_of_the_notebook_runs() -> None:
+    source = "\n".join(
+        cell.source for cell in notebook.cells(notebook.SCRIPT.read_text("utf-8")) if cell.kind == "code"
+    )
+    names: dict[str, object] = {}
+    exec(source.replace('"rounds": 15', '"rounds": 1'), names)  # quick: that it runs, not what comes out
+    assert names["right"]

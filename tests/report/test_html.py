@@ -1,0 +1,296 @@
+"""The report: numbers are the folders', every method has one, and nothing a user writes becomes HTML."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from protofed import api
+from protofed.errors import UserError
+from protofed.evaluation.snapshot import Look, look
+from protofed.experiment import Experiment
+from protofed.methods import METHODS
+from protofed.report.html import content, gather, write_report
+from protofed.report.html.figures import latex
+from protofed.report.html.page import page
+from protofed.report.html.statistics import verdict
+from protofed.runs.run import Run
+from tests.support.command_line import TINY, invoke, succeed
+
+SMALL: dict[str, Any] = {"dataset": "digits", "train_size": 90, "clients": 3, "device": "cpu", "threads": 1}
+NEEDS: dict[str, dict[str, Any]] = {
+    "fccl-plus": {"public": "digit-domains", "params": {"public_images": 32, "public_batch": 16}}
+}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places instead of t-SNE, which takes a second."""
+    monkeypatch.setattr(content, "plane", lambda seen: [[1.0, 2.0]] * (len(seen.features) + len(seen.prototypes)))
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two methods, two seeds, three rounds."""
+    place = tmp_path_factory.mktemp("report")
+    here = ("--jobs", "1", "--threads", "1", "--out", "both", "--quiet")
+    succeed(place, "compare", *TINY[2:], "--method", "fedproto,fedavg", "--seeds", "2", *here)
+    return place / "both"
+
+
+def embedded(text: str) -> dict[str, Any]:
+    """The data in a page."""
+    (found,) = re.findall(r'<script id="data" type="application/json">(.*?)</script>', text, re.DOTALL)
+    return dict(json.loads(found))
+
+
+def test_a_comparison_writes_its_report(comparison: Path) -> None:
+    data = embedded((comparison / "report.html").read_text())
+    rows = {row["label"]: row for row in data["summary"]}
+    told = json.loads((comparison / "compare.json").read_text())
+    for row in told["rows"]:
+        for name, spread in row["accuracy"].items():
+            cell = rows[row["method"]]["cells"][name]
+            assert cell["mean"] == pytest.approx(spread["mean"])
+            assert cell["std"] == pytest.approx(spread["std"])
+    assert set(data["lines"]) == {"fedproto", "fedavg"}
+    assert [run["seed"] for run in data["lines"]["fedavg"]] == [0, 1]
+    assert data["incomplete"] == []
+    assert data["commands"] == ["protofed compare --config both/compare.yaml"]
+    best = [row["label"] for row in data["summary"] if row["cells"].get(data["score"], {}).get("best")]
+    assert len(best) == 1
+
+
+def test_what_it_draws_is_in_the_run(comparison: Path) -> None:
+    (folder,) = (path for path in comparison.iterdir() if path.name == "fedproto-seed0")
+    data = gather([folder])
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    (run,) = data["lines"]["fedproto"]
+    assert run["bytes"][-1] == pytest.approx(sum(line["bytes_up"] + line["bytes_down"] for line in lines), rel=1e-3)
+    assert run["curves"]["own/own/head"] == [
+        pytest.approx(line["accuracy"]["own/own/head"], rel=1e-3) for line in lines
+    ]
+    assert run["prototypes"]["global"]["each"] == [line["prototypes"]["global"]["each"] for line in lines]
+    seen = data["looks"]["fedproto"]
+    assert sum(map(sum, seen["holds"])) == 150
+    assert seen["kinds"] == ["local", "global"]
+    assert len(seen["points"]) > 100
+
+
+def test_a_run_that_is_named_twice_counts_once(comparison: Path) -> None:
+    run = next(comparison.glob("fedavg-seed*"))
+    (row,) = gather([run, run])["summary"]
+    assert row["seeds"] == 1
+
+
+def test_a_run_without_a_round_is_left_out(comparison: Path, tmp_path: Path) -> None:
+    shutil.copytree(comparison, tmp_path / "some")
+    (tmp_path / "some/fedavg-seed0/rounds.jsonl").write_text("")
+    assert {row["label"]: row["seeds"] for row in gather([tmp_path / "some"])["summary"]} == {
+        "fedproto": 2,
+        "fedavg": 1,
+    }
+
+
+def test_files_and_folders_are_not_mistaken(comparison: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for words in (("--figures", "file"), ("--out", ".")):
+        outcome = invoke(tmp_path, "report", str(comparison), *words)
+        assert (outcome.code, outcome.out) == (2, ""), outcome.err
+        assert words[0] in outcome.err
+
+
+def test_the_look_sees_what_the_evaluation_counts() -> None:
+    run = Run(Experiment.from_mapping({**SMALL, "method": "fedproto", "rounds": 1, "eval_every": 1}))
+    run.play_round()
+    seen = look(run)
+    assert run.method.score == "own/own/nearest" == f"{seen.model}/own/{seen.rule}"
+    sizes = [len(client.own) for client in run.federation.clients]
+    assert max(sizes) <= 200  # so that all are asked
+    per_client = run.history[0]["per_client"]["own/own/nearest"]
+    right = sum(size * score / 100 for size, score in zip(sizes, per_client, strict=True))
+    assert int(seen.confusion.sum()) == sum(sizes)
+    assert int(seen.confusion.trace()) == round(right)
+    assert len(seen.points) == sum(min(100, size) for size in sizes)
+    assert torch.equal(seen.holds, run.federation.counts)
+
+
+def test_a_look_is_read_as_it_was_written(tmp_path: Path) -> None:
+    run = Run(Experiment.from_mapping({**SMALL, "method": "fedsc", "rounds": 1}))
+    run.play_round()
+    seen = look(run)
+    seen.write(tmp_path / "look.safetensors")
+    again = Look.read(tmp_path / "look.safetensors")
+    for name, value in vars(seen).items():
+        other = getattr(again, name)
+        assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_a_report(method: str, tmp_path: Path) -> None:
+    api.run(method, out=tmp_path / "run", rounds=1, **SMALL, **NEEDS.get(method, {}))
+    write_report(gather([tmp_path / "run"]), tmp_path / "report.html")
+    data = embedded((tmp_path / "report.html").read_text())
+    assert list(data["lines"]) == [method]
+    assert data["summary"][0]["cells"][data["score"]]["best"]
+    seen = data["looks"][method]
+    assert len(seen["points"]) > 0
+    assert {mark[2] for mark in seen["marks"]} == set(range(len(seen["kinds"])))
+
+
+def test_what_was_refused_and_whom_a_defence_found_out_is_told(tmp_path: Path) -> None:
+    flags = ("--attack", "sign-flip", "--attackers", "0.4", "--defence", "outliers", "--clients", "5", "--alpha", "1.0")
+    succeed(tmp_path, "run", *TINY, *flags, "--out", "run", "--quiet")
+    text = (tmp_path / "run" / "rounds.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    lines[0]["left_out"] = {"3": "refused: <b>it</b>"}
+    (tmp_path / "run" / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    succeed(tmp_path, "report", "run", "--out", "run.html")
+    page = (tmp_path / "run.html").read_text()
+    (told,) = embedded(page)["trust"]
+    assert "40% of the clients attack: sign-flip" in told
+    assert "1 uploads are missing: refused: <b>it</b> (1)" in told
+    assert "outliers left out clients: " in told
+    assert "&lt;b&gt;it&lt;/b&gt;" in page
+
+
+def test_a_run_that_was_cut_off_or_resumed(comparison: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cut"
+    shutil.copytree(comparison / "fedproto-seed0", folder)
+    (folder / "result.json").unlink()
+    (folder / "look.safetensors").unlink()
+    text = (folder / "rounds.jsonl").read_text()
+    (folder / "rounds.jsonl").write_text(text[: -len(text.splitlines()[-1]) // 2])
+    succeed(tmp_path, "report", "cut", "--out", "cut.html")
+    data = embedded((tmp_path / "cut.html").read_text())
+    assert "after round 2 of 3" in data["incomplete"][0]
+    assert data["looks"] == {}
+    (folder / "rounds.jsonl").write_text(text)
+    succeed(tmp_path, "resume", "cut", "--quiet")
+    assert gather([folder])["incomplete"] == []
+
+
+def test_a_method_from_a_file_is_not_run_again(tmp_path: Path) -> None:
+    imports = "from dataclasses import dataclass\nfrom protofed.methods.local import Local\n"
+    (tmp_path / "mine.py").write_text(f"{imports}@dataclass(frozen=True)\nclass Mine(Local):\n    name = 'mine'\n")
+    succeed(tmp_path, "run", *TINY[2:], "--method", "mine.py:Mine", "--out", "run", "--quiet")
+    (tmp_path / "mine.py").write_text("raise SystemExit('this was run')")
+    succeed(tmp_path, "report", "run")
+    assert list(embedded((tmp_path / "run/report.html").read_text())["lines"]) == ["mine"]
+
+
+def test_wrong_folders_are_one_line(comparison: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for words, why in (
+        (("nowhere",), "no such folder"),
+        (("empty",), "holds no run"),
+        ((str(comparison), "--out", "no/where.html"), "there is no folder"),
+    ):
+        outcome = invoke(tmp_path, "report", *words)
+        assert outcome.code == 2
+        assert len(outcome.err.splitlines()) == 1
+        assert why in outcome.err
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("look.safetensors", b"nothing"),
+        ("profile.json", b"{"),
+        ("profile.json", b'{"sections": {"training": {"share": 1e999}}}'),
+        ("rounds.jsonl", b'{"round": 1}\n'),
+    ],
+)
+def test_a_damaged_file_is_one_line_that_names_it(comparison: Path, tmp_path: Path, file: str, content: bytes) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(comparison / "fedavg-seed0", run)
+    (run / file).write_bytes(content)
+    outcome = invoke(tmp_path, "report", "run")
+    assert (outcome.code, len(outcome.err.splitlines())) == (2, 1)
+    assert file in outcome.err
+
+
+def test_a_look_of_another_form_is_refused(tmp_path: Path) -> None:
+    whole: dict[str, Any] = {
+        "model": "own",
+        "rule": "head",
+        "classes": ["a", "b"],
+        "domains": ["c"],
+        "kinds": ["local"],
+    }
+    whole |= {"holds": torch.zeros(3, 2).long(), "homes": torch.zeros(3).long(), "confusion": torch.eye(2).long()}
+    whole |= {"features": torch.zeros(5, 4), "points": torch.zeros(5, 4).long()}
+    whole |= {"prototypes": torch.zeros(2, 4), "marks": torch.zeros(2, 3).long()}
+    Look(**whole).write(tmp_path / "look")
+    Look.read(tmp_path / "look")
+    for changes in (
+        {"features": torch.full((5, 4), torch.nan)},
+        {"features": torch.tensor(1.0)},
+        {"points": torch.zeros(5, 4)},
+        {"holds": torch.zeros(2, 2).long()},
+        {"features": torch.zeros(10_000, 4), "points": torch.zeros(10_000, 4).long()},  # t-SNE would take hours
+        {"classes": "ab"},
+    ):
+        Look(**whole | changes).write(tmp_path / "look")
+        with pytest.raises(UserError, match="look"):
+            Look.read(tmp_path / "look")
+
+
+EVIL = "</script><img src=x onerror=alert(1)>"
+
+
+def test_names_that_users_choose_are_escaped(comparison: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(comparison / "fedproto-seed0", folder)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump({**config, "model": f"x.py:{EVIL}", "dataset": EVIL}))
+    data = gather([folder])
+    data["looks"]["fedproto"]["classes"][0] = EVIL
+    text = page(data)
+    assert EVIL not in text
+    assert "<img" not in text
+    assert embedded(text)["looks"]["fedproto"]["classes"][0] == EVIL
+
+
+def test_nothing_is_asked_of_the_network(comparison: Path) -> None:
+    text = (comparison / "report.html").read_text().replace("http://www.w3.org/2000/svg", "")
+    assert not re.findall(r"(?:src|href)\s*=|@import|url\(|fetch\(|XMLHttp|https?:", text)
+
+
+def test_figures_and_tables_for_a_paper(comparison: Path, tmp_path: Path) -> None:
+    succeed(tmp_path, "report", str(comparison), "--out", "r.html", "--figures", "figures")
+    made = {path.name for path in (tmp_path / "figures").iterdir()}
+    names = {"curves-rounds", "curves-bytes", "curves-seconds", "clients"}
+    names |= {f"{what}-{method}" for what in ("holds", "confusion", "plane") for method in ("fedproto", "fedavg")}
+    assert made == {f"{name}.{kind}" for name in names for kind in ("png", "svg")} | {"tables.tex"}
+    text = (tmp_path / "figures/tables.tex").read_text()
+    data = gather([comparison])
+    assert text.count("\\\\") == 3
+    for row in data["summary"]:
+        cell = row["cells"]["own/own/head"]
+        value = f"{cell['mean']:.2f} $\\pm$ {cell['std']:.2f}"
+        assert (f"\\textbf{{{value}}}" if cell["best"] else value) in text
+    data["summary"][0]["label"] = "50%_a&b"
+    assert "50\\%\\_a\\&b" in latex(data)
+
+
+@cache
+def _p(differences: tuple[float, ...]) -> str:
+    return verdict(dict(enumerate(differences)), dict.fromkeys(range(len(differences)), 0.0))
+
+
+def test_what_is_said_of_a_difference() -> None:
+    assert _p((5.0, 5.1, 4.9)).startswith("clearly below")
+    assert _p((5.0, -4.0, 1.0)).startswith("not clearly")
+    assert _p((0.0, 0.0)) == "equal in every seed"
+    assert _p((2.0, 2.0)) == "2.0 below the best in every seed"
+    assert "nothing can be said" in verdict({0: 1.0}, {1: 0.0})

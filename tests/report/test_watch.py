@@ -1,0 +1,194 @@
+"""What can be seen of runs from their files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.client import HTTPConnection
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from protofed.errors import UserError
+from protofed.experiment import Experiment
+from protofed.report import watch
+from protofed.report.terminal import console
+from protofed.report.watch import curve, look, server, table
+from protofed.runs.folder import RunFolder
+from protofed.studies import comparison
+from tests.support.made_rounds import a_round
+
+EXPERIMENT = Experiment(method="fedproto", rounds=4)
+
+
+def line(number: int, **accuracy: float) -> dict[str, Any]:
+    """What a round leaves behind, as far as a watcher is concerned."""
+    return {**a_round(number), "seconds": 2.0, "loss": 3.0 / number, "accuracy": accuracy}
+
+
+def begin(path: Path, experiment: Experiment = EXPERIMENT, rounds: int = 2) -> RunFolder:
+    """A run that has played some rounds."""
+    folder = RunFolder.create(path, experiment)
+    for number in range(1, rounds + 1):
+        folder.append_round(line(number, **{"own/own/head": 40.0 + number, "own/own/nearest": 50.0 + number}))
+    return folder
+
+
+def text_of(path: Path) -> str:
+    """The table as a terminal has it."""
+    shown = console()
+    with shown.capture() as capture:
+        shown.print(table(look(path)))
+    return capture.get()
+
+
+def test_a_run_in_progress(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    view = look(tmp_path / "run")
+    (run,) = view.runs
+    assert (run.name, run.done, run.rounds, run.losses) == ("run", 2, 4, [3.0, 1.5])
+    assert (run.score, run.scores) == ("own/own/nearest", [51.0, 52.0])
+    assert (run.seconds_left, run.ended, view.ended) == (4.0, False, False)
+    shown = text_of(tmp_path / "run")
+    for part in ("2/4", "1.500", "█▁", "▁█", "52.0", "4 s", "own/own/head"):
+        assert part in shown
+
+
+def test_a_line_that_is_being_written_is_not_there_yet(tmp_path: Path) -> None:
+    folder = begin(tmp_path / "run")
+    with folder.rounds.open("a") as file:
+        file.write('{"round": 3, "sec')
+    before = folder.rounds.read_bytes()
+    assert look(folder.path).runs[0].done == 2
+    assert folder.rounds.read_bytes() == before
+
+
+def test_a_run_before_its_first_round(tmp_path: Path) -> None:
+    begin(tmp_path / "run", rounds=0)
+    (run,) = look(tmp_path / "run").runs
+    assert (run.done, run.seconds_left, run.scores) == (0, None, [])
+    assert "0/4" in text_of(tmp_path / "run")
+
+
+def test_a_comparison_ends_with_its_last_run(tmp_path: Path) -> None:
+    folder = comparison.create_folder(tmp_path / "both", ["local", "fedavg"], 1, 1, EXPERIMENT)
+    first = begin(folder / "local-seed0", replace(EXPERIMENT, method="local"))
+    first.result.write_text("{}")
+    (folder / ".fedavg-seed0.draft-1").mkdir()
+    (folder / ".fedavg-seed0.draft-1" / "config.yaml").write_text("half")
+    view = look(folder)
+    assert ([run.name for run in view.runs], view.waiting, view.ended) == (["local-seed0"], 1, False)
+    assert "1 runs have not begun" in text_of(folder)
+    begin(folder / "fedavg-seed0").result.write_text("{}")
+    assert (look(folder).waiting, look(folder).ended) == (0, True)
+
+
+def test_a_comparison_of_a_single_run_that_has_not_begun(tmp_path: Path) -> None:
+    comparison.create_folder(tmp_path / "one", ["local"], 1, 1, EXPERIMENT)
+    assert "1 runs have not begun" in text_of(tmp_path / "one")
+
+
+@pytest.mark.parametrize(
+    ("begun", "ended"),
+    [("sweep.yaml", "sweep.json"), ("choose-k.yaml", "choose-k.json"), ("reproduce.yaml", "table.json")],
+)
+def test_several_runs_end_with_their_table(tmp_path: Path, begun: str, ended: str) -> None:
+    (tmp_path / begun).touch()
+    run = begin(tmp_path / "alpha=1/local-seed0")
+    assert "alpha=1/local-seed0" in text_of(tmp_path)
+    run.result.write_text("{}")
+    assert not look(tmp_path).ended
+    (tmp_path / ended).write_text("{}")
+    assert look(tmp_path).ended
+
+
+def test_of_many_runs_those_that_go_on_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "MOST", 1)
+    (tmp_path / "sweep.yaml").touch()
+    begin(tmp_path / "first").result.write_text("{}")
+    begin(tmp_path / "second")
+    shown = text_of(tmp_path)
+    assert "1 runs have ended" in shown
+    assert "second" in shown
+    assert "first" not in shown
+
+
+def test_the_code_of_a_users_method_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("raise SystemExit('ran')")
+    begin(tmp_path / "run", replace(EXPERIMENT, method=f"{tmp_path}/mine.py:Mine"))
+    assert look(tmp_path / "run").runs[0].score == "own/own/head"
+
+
+def test_a_name_is_no_markup(tmp_path: Path) -> None:
+    begin(tmp_path / "[bold]run")
+    assert "[bold]run" in text_of(tmp_path / "[bold]run")
+
+
+def test_curves() -> None:
+    assert curve([]) == ""
+    assert curve([2.0]) == "▁"
+    assert curve([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
+    long = curve(list(range(1000)))
+    assert (len(long), long[0], long[-1]) == (8, "▁", "█")
+
+
+@pytest.mark.parametrize("name", ["empty", "nothing"])
+def test_another_folder_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    for use in (look, lambda path: server(path, 0)):
+        with pytest.raises(UserError, match=r"it has none of config\.yaml, compare\.yaml, "):
+            use(tmp_path / name)
+
+
+@contextmanager
+def served(path: Path) -> Iterator[HTTPConnection]:
+    """A connection to the page of a folder."""
+    with server(path, 0) as page:
+        thread = Thread(target=page.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield HTTPConnection(str(page.server_address[0]), int(page.server_address[1]), timeout=10)
+        finally:
+            page.shutdown()
+            thread.join()
+
+
+def ask(connection: HTTPConnection, path: str, **headers: str) -> tuple[int, str, dict[str, str]]:
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode(), dict(answer.getheaders())
+
+
+def test_the_page_follows_the_run(tmp_path: Path) -> None:
+    folder = begin(tmp_path / "<img src=x onerror=alert(1)>")
+    with served(folder.path) as connection:
+        assert connection.host == "127.0.0.1"
+        status, page, headers = ask(connection, "/")
+        assert status == 200
+        assert headers["Content-Security-Policy"].startswith("default-src 'self'")
+        assert "<img" not in page  # names come as JSON, and the page sets them as text
+        assert "innerHTML" not in page
+        assert page.count("http") == page.count("http://www.w3.org/2000/svg") == 1  # a name, not an address
+        assert json.loads(ask(connection, "/state.json")[1])["runs"][0]["done"] == 2
+        folder.append_round(line(3, **{"own/own/head": 1.0, "own/own/nearest": 1.0}))
+        view = json.loads(ask(connection, "/state.json")[1])
+        assert (view["runs"][0]["done"], view["runs"][0]["name"]) == (3, folder.path.name)
+
+
+def test_the_page_gives_nothing_else_and_to_nobody_else(tmp_path: Path) -> None:
+    with served(begin(tmp_path / "run").path) as connection:
+        assert ask(connection, "/config.yaml")[0] == 404
+        assert ask(connection, "/../run/config.yaml")[0] == 404
+        assert ask(connection, "/state.json", Host="elsewhere.example")[0] == 403
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    folder = begin(tmp_path / "run").path
+    with server(folder, 0) as page, pytest.raises(UserError, match="--port"):
+        server(folder, int(page.server_address[1]))
+    with pytest.raises(UserError, match="--port"):
+        server(folder, 100_000)

@@ -1,0 +1,98 @@
+"""What is made of a run's rounds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protofed.errors import UserError
+from protofed.report.terminal import size
+from protofed.runs.result import Accuracy, Result, summarise
+
+RESULT = Result(
+    *("fedavg", "digits", "iid", 2, 3, 0, "sequential", "cpu", "mlp", {"k": 1}, [10], 40, "own/own/head"),
+    *(1, 2, 1.5, "rounds", {"own/own/head": Accuracy(1.0, 2.0, 3.0, 1, [1.0])}),
+)
+
+
+def lines(*rounds: tuple[float, ...]) -> list[dict[str, Any]]:
+    """Lines of rounds.jsonl, as far as a summary needs them, from clients' accuracies; () is a round without."""
+    return [{"round": number, **line(*per_client)} for number, per_client in enumerate(rounds, 1)]
+
+
+def line(*per_client: float) -> dict[str, Any]:
+    if not per_client:
+        return {"accuracy": {}, "per_client": {}, "per_domain": {}, "diagnostic": [], "interval": {}}
+    name = "own/all/head"
+    mean = sum(per_client) / len(per_client)
+    return {
+        "accuracy": {name: mean},
+        "per_client": {name: list(per_client)},
+        "per_domain": {name: {"x": mean}},
+        "diagnostic": [name],
+        "interval": {},
+    }
+
+
+def test_last_last5_and_best_are_those_of_the_rounds() -> None:
+    rounds = [(100.0, 90.0), *((v, v + 2) for v in (1.0, 2.0, 3.0, 4.0)), (4.0, 8.0)]
+    assert summarise(lines(*rounds)) == {
+        "own/all/head": Accuracy(
+            last=6.0,
+            last5=4.0,
+            best=95.0,
+            best_round=1,
+            per_client=[4.0, 8.0],
+            per_domain={"x": 6.0},
+            diagnostic=True,
+        )
+    }
+
+
+def test_fewer_than_five_rounds_are_averaged_over_those_there_are() -> None:
+    assert summarise(lines((1.0,), (2.0,)))["own/all/head"].last5 == 1.5
+
+
+def test_of_equally_good_rounds_the_first_is_the_best() -> None:
+    assert summarise(lines((1.0,), (5.0,), (5.0,)))["own/all/head"].best_round == 2
+
+
+def test_only_rounds_that_were_evaluated_count() -> None:
+    result = summarise(lines((), (1.0,), (), (3.0,), (), (2.0,)))["own/all/head"]
+    assert (result.last, result.last5, result.best, result.best_round) == (2.0, 2.0, 3.0, 4)
+
+
+def test_bytes_are_shown_in_decimal_units() -> None:
+    sizes = (0, 999, 1000, 1_234_567, 5e9, 5e12)
+    assert [size(number) for number in sizes] == ["0 B", "999 B", "1.0 kB", "1.2 MB", "5.0 GB", "5000.0 GB"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": None}, "method: None"),
+        ({"accuracy": []}, "name its accuracies"),
+        ({"accuracy": {"a": {"last": "high"}}}, r"result\.json: a"),
+        ({"seconds": float("inf")}, "seconds: inf"),
+        ({"more": 1}, "'more'"),
+        ({"rounds": 0}, "must have rounds"),
+        ({"accuracy": {"a": {"last": 1, "last5": 1, "best": 1, "best_round": 1, "per_client": []}}}, "and clients"),
+    ],
+)
+def test_a_result_that_is_none_is_one_error(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    (tmp_path / "result.json").write_text(RESULT.to_json())
+    assert Result.read(tmp_path) == replace(RESULT, folder=str(tmp_path))
+    (tmp_path / "result.json").write_text(json.dumps(json.loads(RESULT.to_json()) | changes))
+    with pytest.raises(UserError, match=message):
+        Result.read(tmp_path)
+
+
+def test_an_accuracy_that_some_rounds_lack_is_of_those_that_have_it() -> None:
+    rounds = lines((1.0,), (2.0,), (3.0,))
+    del rounds[0]["accuracy"]["own/all/head"]
+    rounds[0]["accuracy"]["own/own/head"] = 9.0
+    assert summarise(rounds)["own/all/head"].last5 == 2.5

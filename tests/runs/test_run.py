@@ -1,0 +1,200 @@
+"""The loop over rounds: when models are tested, and what holds for the whole process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from protofed.experiment import Experiment
+from protofed.messages import Broadcast
+from protofed.runs.folder import RunFolder
+from protofed.runs.progress import Lines, Progress
+from protofed.runs.result import Result
+from protofed.runs.run import Interrupted, Run
+from tests.support.command_line import result_of, rounds_of
+from tests.support.nets import Noisy, Plain, play
+
+
+@pytest.fixture(autouse=True)
+def settings_of_the_process() -> Iterator[None]:
+    """As they were before."""
+    threads, environment = torch.get_num_threads(), dict(os.environ)
+    yield
+    torch.set_num_threads(threads)
+    os.environ.clear()
+    os.environ.update(environment)
+    Run(Experiment(train_size=150, device="cpu"))
+
+
+def experiment(**settings: Any) -> Experiment:
+    given: dict[str, Any] = {
+        "method": "fedavg",
+        "model": "cnn",
+        "device": "cpu",
+        "train_size": 120,
+        "clients": 3,
+        "rounds": 5,
+    }
+    return Experiment(**(given | settings))
+
+
+def evaluated(path: Path) -> list[int]:
+    """The rounds with accuracies."""
+    lines = rounds_of(path)
+    for line in lines:
+        assert bool(line["accuracy"]) == bool(line["per_client"])
+    return [line["round"] for line in lines if line["accuracy"]]
+
+
+class CtrlC(Progress):
+    """Presses it at the end of a round, so that the next is the last."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def advance(self, run: Run, line: dict[str, Any]) -> None:  # noqa: ARG002
+        """A round is over."""
+        if line["round"] == self.after:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_models_are_tested_every_so_many_rounds_and_at_the_end(tmp_path: Path) -> None:
+    every, some = experiment(), experiment(eval_every=2)
+    for name, plan in (("every", every), ("some", some)):
+        run = Run(plan)
+        run.play(RunFolder.create(tmp_path / name, run.experiment), Progress())
+    assert evaluated(tmp_path / "some") == [2, 4, 5]
+    for one, other in zip(rounds_of(tmp_path / "every"), rounds_of(tmp_path / "some"), strict=True):
+        assert one["loss"] == other["loss"]
+        assert not other["accuracy"] or other["per_client"] == one["per_client"]
+    result = Result.read(tmp_path / "some").accuracy["own/own/head"]
+    values = [line["accuracy"]["own/own/head"] for line in rounds_of(tmp_path / "every")]
+    assert result.last == values[4]
+    assert result.last5 == pytest.approx((values[1] + values[3] + values[4]) / 3)
+    assert result.best == max(values[1], values[3], values[4]) == values[result.best_round - 1]
+
+
+def test_the_round_that_uses_up_the_time_is_tested(tmp_path: Path) -> None:
+    run = Run(experiment(eval_every=3, time_budget=1e-6))
+    run.play(RunFolder.create(tmp_path / "run", run.experiment), Progress())
+    assert evaluated(tmp_path / "run") == [1]
+    assert result_of(tmp_path / "run")["stopped"] == "time budget"
+    (tmp_path / "run/result.json").unlink()  # killed just before: the end is still the end
+    again = Run(run.experiment)
+    again.restore(RunFolder.open(tmp_path / "run"))
+    assert again.play(RunFolder.open(tmp_path / "run"), Progress()).accuracy
+
+
+def stopped_and_resumed(tmp_path: Path, plan: Experiment, after: int) -> None:
+    """The same run in `whole`, and in `cut` with a Ctrl-C: it must come to the same end by the same rounds."""
+    Run(plan).play(RunFolder.create(tmp_path / "whole", plan), Progress())
+    with pytest.raises(Interrupted, match=f"round {after} of {plan.rounds}"):
+        Run(plan).play(RunFolder.create(tmp_path / "cut", plan), CtrlC(after - 1))
+    assert evaluated(tmp_path / "cut")[-1] == after
+    again, folder = Run(plan), RunFolder.open(tmp_path / "cut")
+    again.restore(folder)
+    again.play(folder, Progress())
+    assert result_of(tmp_path / "cut") == result_of(tmp_path / "whole")
+    cut, whole = (RunFolder.open(tmp_path / name).played() for name in ("cut", "whole"))
+    assert [line | {"seconds": 0} for line in cut] == [line | {"seconds": 0} for line in whole]
+
+
+def test_ctrl_c_tests_the_last_round_and_the_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    stopped_and_resumed(tmp_path, experiment(eval_every=4, rounds=6), after=2)
+
+
+def test_what_a_backdoor_does_is_asked_where_the_uninterrupted_run_asks(tmp_path: Path) -> None:
+    stopped_and_resumed(tmp_path, experiment(method="fedavg", attack="backdoor", eval_every=5, rounds=6), after=2)
+
+
+@pytest.mark.parametrize("kind", ["sudden", "gradual"])
+def test_a_drift_goes_on_where_it_was(tmp_path: Path, kind: str) -> None:
+    stopped_and_resumed(tmp_path, experiment(drift=kind, rounds=4), after=3)
+    assert "drift" in result_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("kind", ["sudden", "gradual"])
+def test_a_drift_is_tested_where_the_uninterrupted_run_tests_it(tmp_path: Path, kind: str) -> None:
+    stopped_and_resumed(tmp_path, experiment(drift=kind, eval_every=5, rounds=6), after=2)
+
+
+def test_progress_copes_with_rounds_that_are_not_tested(capsys: pytest.CaptureFixture[str]) -> None:
+    Run(experiment(eval_every=2, rounds=3)).play(None, Lines())
+    said = [line for line in capsys.readouterr().err.splitlines() if ": round" in line]
+    assert ["%" in line for line in said] == [False, True, True]
+
+
+def test_what_is_sent_to_all_is_measured_once_and_counted_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = play("fedavg", rounds=1, model=Plain, participation=1.0)
+    asked: list[Broadcast] = []
+    size = Broadcast.size
+
+    def note(message: Broadcast) -> int:
+        asked.append(message)
+        return size(message)
+
+    monkeypatch.setattr(Broadcast, "size", note)
+    line = run.play_round()
+    assert len(asked) == 1
+    assert line["bytes_down"] == 5 * size(asked[0])
+
+
+@pytest.mark.parametrize(
+    ("precision", "fast"), [("float32", False), ("float64", False), ("tf32", True), ("bf16", True)]
+)
+def test_tf32_is_used_where_it_was_asked_for(precision: str, fast: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = not fast
+    run = Run(experiment(precision=precision))
+    assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == fast
+    kept = torch.float64 if precision == "float64" else torch.float32
+    assert {value.dtype for value in run.engine.groups[0].own.initial.values() if value.is_floating_point()} == {kept}
+
+
+def test_deterministic_holds_for_the_runs_that_ask_for_it() -> None:
+    Run(experiment(deterministic=True))
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cudnn.deterministic
+    assert not torch.backends.cudnn.benchmark
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    Run(experiment())
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert not torch.backends.cudnn.deterministic
+
+
+def test_a_run_says_how_it_was_made() -> None:
+    torch.set_num_threads(2)
+    found = Run(experiment()).experiment
+    assert (found.threads, found.device) == (2, "cpu")
+    assert found.engine in ("sequential", "stacked")
+    given = Run(experiment(threads=1, engine="sequential"))
+    assert torch.get_num_threads() == 1
+    assert (given.experiment.threads, given.experiment.engine) == (1, "sequential")
+    assert given.experiment.width == given.engine.width
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_rounds_are_written_before_their_checkpoint(
+    tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever the state file appears, rounds.jsonl holds the rounds it stands for."""
+    run = play("fedproto", engine=engine, rounds=0, model=Noisy)
+    run.experiment = experiment(rounds=3)
+    folder = RunFolder.create(tmp_path / "run", run.experiment)
+    seen = []
+    save = folder.checkpoint.save
+
+    def check(*state: Any) -> None:
+        seen.append((state[-1], len(rounds_of(folder.path))))
+        save(*state)
+
+    monkeypatch.setattr(folder.checkpoint, "save", check)
+    run.play(folder, Progress())
+    assert seen == [(1, 1), (2, 2), (3, 3)]
+    assert json.loads(folder.result.read_text())["rounds"] == 3

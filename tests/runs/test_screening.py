@@ -1,0 +1,125 @@
+"""What every engine asks of uploads before anything is computed from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from protofed.errors import LostError
+from protofed.experiment import Experiment
+from protofed.messages import Broadcast, Upload
+from protofed.methods.base import Trained
+from protofed.methods.fccl_plus import FCCLPlus
+from protofed.methods.fedavg import FedAvg
+from protofed.prototypes import Prototypes
+from protofed.runs.run import Run
+from protofed.trust.screening import FAR, refusals
+
+
+def believed(declared: bool = True, alone: bool = False, **changes: Any) -> dict[int, str]:
+    """What is refused of four uploads, after some numbers of the second were changed."""
+    weights = {"w": torch.ones(4, 3), "seen": torch.ones(4, dtype=torch.int64)}
+    sets = {
+        "means": Prototypes(torch.ones(4, 2, 1, 3), torch.full((4, 2, 1), 5.0)),
+        "more": Prototypes(torch.ones(4, 2, 1, 3), torch.full((4, 2, 1), 5.0)),
+    }
+    numbers = {"samples": torch.full((4,), 10)}
+    for name, change in changes.items():
+        target = {"w": weights["w"], "vectors": sets["means"].vectors, "counts": sets["means"].counts} | numbers
+        target[name][1] = change
+    sent = Broadcast({"w": torch.zeros(3), "seen": torch.tensor(0)})
+    return refusals(Upload(weights, sets, numbers), sent, [10, 10, 10, 10] if declared else None, alone)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"w": float("nan")}, "not finite"),
+        ({"vectors": float("inf")}, "not finite"),
+        ({"counts": -1.0}, "less than nothing"),
+        ({"counts": 6.0}, "more samples"),
+        ({"samples": 11}, "more samples"),
+        ({"samples": 0}, "less than nothing"),
+        ({"samples": -200, "declared": False}, "less than nothing"),
+        ({"w": float("nan"), "alone": True}, "not finite"),
+        ({"w": FAR * 1.01}, "update is far longer"),
+        ({"vectors": -FAR * 1.01}, "prototypes are far longer"),
+    ],
+)
+def test_an_upload_that_cannot_be_true_is_refused_with_the_reason(changes: dict[str, Any], reason: str) -> None:
+    found = believed(**changes)
+    assert list(found) == [1]
+    assert reason in found[1]
+
+
+def test_what_may_be_true_is_believed() -> None:
+    assert believed() == {}
+    assert believed(w=FAR * 0.99, vectors=0.0, counts=1.0, samples=1) == {}
+    assert refusals(Upload(), Broadcast(), [3]) == {}
+    nothing = Upload({"w": torch.zeros(3, 2)}, {}, {"samples": torch.ones(3)})
+    nothing.weights["w"][0] = 5  # where most have not moved, no length is known
+    assert refusals(nothing, Broadcast({"w": torch.zeros(2)}), None) == {}
+    assert believed(w=FAR * 2, vectors=FAR * 2, alone=True) == {}  # what others have sent does not matter
+    assert refusals(Upload({"w": torch.zeros(0, 3)}), Broadcast(), []) == {}
+
+
+@dataclass(frozen=True)
+class Liar(FedAvg):
+    """The first client of a round sends what is not a number."""
+
+    every: bool = False
+
+    def upload(self, trained: Trained) -> Upload:
+        sent = super().upload(trained)
+        bad = {name: tensor.clone() for name, tensor in sent.weights.items()}
+        for tensor in bad.values():
+            tensor[: None if self.every else 1] = float("nan")
+        return Upload(bad, sent.prototypes, sent.numbers)
+
+
+OPTIONS: dict[str, Any] = {"device": "cpu", "train_size": 120, "clients": 3, "alpha": 1.0, "engine": "stacked"}
+
+
+def test_a_refused_upload_is_counted_and_the_round_goes_on() -> None:
+    run = Run(Experiment.from_mapping(OPTIONS | {"rounds": 2}), method=Liar())
+    line = run.play_round()
+    assert line["left_out"] == {0: "refused: it holds a number that is not finite"}
+    assert (line["participants"], len(line["losses"])) == ([1, 2], 2)
+    assert all(bool(tensor.isfinite().all()) for tensor in run.broadcast.weights.values())
+
+
+def test_with_client_level_privacy_it_is_counted_too() -> None:
+    pytest.importorskip("dp_accounting")
+    asked = {"rounds": 2, "privacy": "client", "clip": 1.0, "noise": 1.0}
+    run = Run(Experiment.from_mapping(OPTIONS | asked), method=Liar())
+    assert run.play_round()["left_out"] == {0: "refused: it holds a number that is not finite"}
+    assert all(bool(tensor.isfinite().all()) for tensor in run.broadcast.weights.values())
+    alone = Run(Experiment.from_mapping(OPTIONS | asked), method=Liar(every=True)).play_round()
+    assert len(alone["left_out"]) == 3  # and the round goes on, with nothing but noise
+
+
+def test_what_is_made_of_public_images_is_checked_too() -> None:
+    class NotANumber(FCCLPlus):
+        def public_upload(self, features: Tensor, logits: Tensor) -> Upload:
+            sent = super().public_upload(features, logits)
+            numbers = {name: tensor.clone() for name, tensor in sent.numbers.items()}
+            for tensor in numbers.values():
+                tensor[:1] = float("nan")
+            return Upload(sent.weights, sent.prototypes, numbers)
+
+    asked = {"rounds": 1, "public": "digits", "engine": "sequential", "clients": 3, "lr": 0.001}
+    run = Run(Experiment.from_mapping(OPTIONS | asked), method=NotANumber(public_images=64, public_batch=32))
+    line = run.play_round()
+    assert line["left_out"] == {0: "of public images: refused: it holds a number that is not finite"}
+    assert line["participants"] == [0, 1, 2]  # what it trains afterwards, from what the others agreed on, is welcome
+    assert all(bool(tensor.isfinite().all()) for tensor in run.state().values())
+
+
+def test_a_round_of_lies_alone_ends_the_run() -> None:
+    run = Run(Experiment.from_mapping(OPTIONS | {"rounds": 1}), method=Liar(every=True))
+    with pytest.raises(LostError, match="every upload of round 1 was refused"):
+        run.play_round()

@@ -1,0 +1,121 @@
+"""A client that comes later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+import protofed
+from protofed.errors import UserError
+from protofed.serving.export import Exported, export
+from protofed.serving.onboard import onboard
+from tests.support.exported_runs import arrays, plan, play
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """After five rounds of FedProto's CNN; its features have 50 numbers."""
+    return export(play(tmp_path_factory.mktemp("run") / "run", plan("fedproto", model="cnn", rounds=5)))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return arrays(tmp_path_factory.mktemp("data") / "new.npz", 200, 400)
+
+
+def test_a_pretrained_client_begins_where_the_model_is(exported: Exported, data: Path) -> None:
+    model = exported.predictor
+    made, found = onboard(model, data)
+    assert (found.start, found.model, found.epochs) == ("pretrained", "cnn", 2)
+    assert found.samples + found.test_samples == 200
+    with np.load(data) as content:
+        images, labels = content["images"], content["labels"]
+    seen = dict.fromkeys(range(10), 0)
+    test = []
+    for row, label in enumerate(labels.tolist()):  # every fifth of a class
+        seen[label] += 1
+        test += [row] * (seen[label] % 5 == 0)
+    right = model.predict(images[test], "head").top[:, 0] == torch.from_numpy(labels[test])
+    assert found.before["head"] == pytest.approx(100 * float(right.double().mean()))
+    assert any(not torch.equal(tensor, model.state[name]) for name, tensor in made.predictor.state.items())
+    assert found.after["head"] == pytest.approx(made.predictor.card.held_out["head"])
+    assert found.after["nearest"] == pytest.approx(made.predictor.card.held_out["nearest"])
+
+
+@pytest.mark.parametrize("start", ["pretrained", "own", "random"])
+def test_the_same_seed_gives_the_same_and_alone_does_not_depend_on_the_model(
+    exported: Exported, data: Path, start: Any
+) -> None:
+    one, other = (onboard(exported.predictor, data, 1, 5, start)[1] for _ in range(2))
+    assert one == other
+    assert one.samples <= 50
+    if start != "own":
+        assert one.alone == onboard(exported.predictor, data, 1, 5, "random")[1].alone
+    weights = sum(tensor.nbytes for tensor in exported.predictor.state.values())
+    assert (one.bytes_down > weights) == (start == "pretrained")
+
+
+def test_another_architecture_takes_only_prototypes(exported: Exported, data: Path, tmp_path: Path) -> None:
+    made, found = onboard(exported.predictor, data, model="cnn-18")
+    assert found.start == "random"
+    made.write(tmp_path / "model")
+    again = protofed.load(tmp_path / "model")
+    assert (again.card.model, again.card.whose) == ("cnn-18", "a client that came later")
+
+
+def test_only_the_prototypes_of_its_classes_come(exported: Exported, tmp_path: Path) -> None:
+    path = arrays(tmp_path / "new.npz", 0, 400)
+    with np.load(path) as content:
+        mine = np.isin(content["labels"], [2, 7])
+        np.savez(path, images=content["images"][mine], labels=content["labels"][mine])
+    made, found = onboard(exported.predictor, path)
+    assert found.classes == ["2", "7"]
+    assert found.prototypes == 2
+    assert made.predictor.pool.flat()["classes"].tolist() == [2, 7]
+
+
+@pytest.mark.parametrize("method", ["mp-fedcl", "fednh", "local"])
+def test_pools_and_heads_of_other_methods(method: str, data: Path, tmp_path: Path) -> None:
+    model = export(play(tmp_path / "run", plan(method))).predictor
+    made, found = onboard(model, data, 1)
+    assert all(0 <= value <= 100 for part in (found.before, found.after, found.alone) for value in part.values())
+    assert made.predictor.card.head == model.card.head
+
+
+def test_it_learns(data: Path, tmp_path: Path) -> None:
+    model = export(play(tmp_path / "run", plan("fedavg", rounds=10, train_size=None, alpha=1.0))).predictor
+    found = onboard(model, data, 5)[1]
+    assert found.after["head"] > 80
+    assert found.after["head"] >= found.alone["head"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"model": "mlp"}, "its features have 256 numbers, the prototypes 50"),
+        ({"model": "cnn-18", "start": "pretrained"}, "cannot take the weights"),
+        ({"start": "pretraned"}, "did you mean 'pretrained'"),
+        ({"shots": 0}, "--shots: 0"),
+        ({"epochs": 0}, "--epochs: 0"),
+        ({"model": "cmn"}, "did you mean"),
+    ],
+)
+def test_wrong_options_are_named(exported: Exported, data: Path, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        onboard(exported.predictor, data, **cast(Any, options))
+
+
+def test_data_that_does_not_fit(exported: Exported, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no"):
+        onboard(exported.predictor, tmp_path / "missing.npz")
+    images = np.zeros((20, 8, 8), np.uint8)
+    np.savez(tmp_path / "other.npz", images=images, labels=np.array(["cat", "dog"] * 10))
+    with pytest.raises(UserError, match=r"class in --data: 'cat'"):
+        onboard(exported.predictor, tmp_path / "other.npz")
+    np.savez(tmp_path / "evil.npz", images=np.array([{}]), labels=np.zeros(1, np.int64))
+    with pytest.raises(UserError, match="damaged"):
+        onboard(exported.predictor, tmp_path / "evil.npz")

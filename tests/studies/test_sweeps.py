@@ -1,0 +1,160 @@
+"""What a sweep plans: every combination, method and seed, each once, each in a folder of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import protofed
+from protofed.errors import UserError
+from protofed.experiment import Experiment
+from protofed.report.plots import is_wide, lines_of, places_of
+from protofed.studies.comparison import Row, Spread
+from protofed.studies.sweeps import Cell, Plan, Sweep, plan
+
+
+def planned(grid: dict[str, Sequence[Any]], *methods: str, seeds: int = 1, **options: Any) -> Plan:
+    """A plan with one job."""
+    return plan(grid, methods or ["mp-fedcl"], seeds, 1, None, Experiment(**options))
+
+
+def test_every_combination_method_and_seed_is_a_run() -> None:
+    found = planned({"alpha": [0.1, 1], "k": [1, 4]}, "mp-fedcl", seeds=2, seed=5, params={"temperature": 0.5})
+    assert [(run.alpha, run.params, run.seed) for _, run in found.runs] == [
+        (alpha, {"temperature": 0.5, "k": k}, seed) for alpha in (0.1, 1.0) for k in (1, 4) for seed in (5, 6)
+    ]
+    assert [setting for setting, _ in found.runs[::2]] == [{"alpha": a, "k": k} for a in (0.1, 1) for k in (1, 4)]
+
+
+def test_a_method_runs_once_for_all_values_of_a_parameter_that_it_lacks() -> None:
+    found = planned({"k": [1, 2, 4], "lr": [0.1, 0.2]}, "mp-fedcl", "fedavg")
+    ours = [(setting, run.lr) for setting, run in found.runs if run.method == "fedavg"]
+    assert ours == [({"lr": 0.1}, 0.1), ({"lr": 0.2}, 0.2)]
+    assert len(found.runs) == 6 + 2
+
+
+def test_a_name_that_is_option_and_parameter_is_swept_as_either() -> None:
+    found = planned({"option.alpha": [0.1, 1], "params.alpha": [0.25, 0.5]}, "fedplcc", "local")
+    ours = [(run.alpha, run.params) for _, run in found.runs if run.method == "fedplcc"]
+    assert ours == [(a, {"alpha": p}) for a in (0.1, 1.0) for p in (0.25, 0.5)]
+    theirs = [(setting, run.alpha, run.params) for setting, run in found.runs if run.method == "local"]
+    assert theirs == [({"option.alpha": a}, a, {}) for a in (0.1, 1)]
+    assert len({task.folder for task in found.tasks(Path("sweep"))}) == 6
+
+
+def test_every_run_has_a_folder_of_its_own_inside_the_sweeps() -> None:
+    models = ["cnn", "mlp", "../x.py:Net", "..%2Fx.py:Net"]
+    tasks = planned({"model": models, "k": [1, 2]}, "mp-fedcl", "local", seeds=2).tasks(Path("sweep"))
+    folders = [task.folder for task in tasks]
+    assert len(set(folders)) == len(folders) == 4 * 2 * 2 + 4 * 2
+    for folder in folders:
+        assert folder is not None
+        assert folder.parts[0] == "sweep"
+        assert len(folder.parts) == 3
+    assert folders[0] == Path("sweep/model=cnn,k=1/mp-fedcl-seed0")
+    assert tasks[0].setting == "model=cnn k=1"
+    alone = planned({"k": [1, 2]}, "mp-fedcl", "local").tasks(Path("sweep"))
+    assert [task.folder for task in alone][1] == Path("sweep/local-seed0")
+
+
+def test_threads_are_shared_unless_they_are_swept() -> None:
+    (_, run), *_ = planned({"k": [1, 2]}).runs
+    assert run.threads is not None
+    assert [run.threads for _, run in planned({"threads": [1, 2]}, threads=7).runs] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("grid", "methods", "message"),
+    [
+        ({}, ["local"], "--grid: '' .*alpha=0.1,0.5,1"),
+        ({"alhpa": [1]}, ["local"], "--grid: 'alhpa' .*did you mean 'alpha'"),
+        ({"k": [1]}, ["local"], "--grid: 'k' .*known: "),
+        ({"tempersture": [1]}, ["mp-fedcl"], "did you mean 'temperature'"),
+        ({"alpha": [1]}, ["local", "fedplcc"], "'alpha' .*an option and a parameter of fedplcc"),
+        ({"option.k": [1]}, ["mp-fedcl"], "--grid: 'k' .*known: "),
+        ({"params.lr": [1]}, ["mp-fedcl"], "--grid: 'lr' .*known: "),
+        ({"option.seed": [1]}, ["local"], "'option.seed' .*--seeds"),
+        ({"method": ["local"]}, ["local"], "'method' .*--method"),
+        ({"seed": [1]}, ["local"], "'seed' .*--seeds"),
+        ({"params": [{}]}, ["local"], "'params' .*name the parameter itself"),
+        ({"k": []}, ["mp-fedcl"], "'k' .*a list of values"),
+        ({"model": "cnn"}, ["mp-fedcl"], "'model' .*a list of values"),
+        ({"alpha": [0.5, 1, 1.0]}, ["local"], "'alpha' .*1 is there twice"),
+        ({"alpha": [0.5, -1]}, ["local"], "--alpha: -1.0 "),
+        ({"k": [1, 0]}, ["mp-fedcl"], "k: 0 "),
+        ({"lr": [0.1], "option.lr": [0.2]}, ["local"], "'lr' .*twice"),
+        ({"k": [1], "params.k": [2]}, ["mp-fedcl"], "'k' .*twice"),
+        ({"lr": [1]}, [], "--method: .*at least one"),
+    ],
+)
+def test_what_cannot_be_swept_is_an_error(grid: dict[str, Any], methods: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        plan(grid, methods, 1, 1, None, Experiment())
+
+
+def test_what_is_varied_is_not_set_too() -> None:
+    with pytest.raises(UserError, match=r"--set: 'k' .*it is varied"):
+        planned({"k": [1, 2]}, params={"k": 9})
+
+
+@pytest.mark.parametrize("score", ["accuracy", "own/all", "own/all/nearest/x", "mine/all/head"])
+def test_a_score_is_a_model_a_test_and_a_rule(score: str) -> None:
+    with pytest.raises(UserError, match=r"--score: .*own/all/nearest"):
+        plan({"k": [1]}, ["mp-fedcl"], 1, 1, score, Experiment())
+
+
+def cell(method: str, score: str, mean: float, **setting: Any) -> Cell:
+    """A method over two seeds."""
+    spread = Spread.of([mean - 1, mean + 1])
+    return Cell(setting, Row(method, score, [3, 3], {score: spread}, [], spread, spread, spread))
+
+
+def swept(score: str | None) -> Sweep:
+    """Two methods of which one lacks k."""
+    cells = [
+        *(cell("ours", "own/all/nearest", 10 * alpha + k, alpha=alpha, k=k) for alpha in (1, 2) for k in (1, 2)),
+        *(cell("theirs", "own/own/head", alpha, alpha=alpha) for alpha in (1, 2)),
+    ]
+    return Sweep({"alpha": [1, 2], "k": [1, 2]}, score, cells, [])
+
+
+def test_a_line_is_a_method_and_what_else_is_swept() -> None:
+    lines = lines_of(swept(None))
+    assert {label: [found.setting for found in cells] for label, cells in lines.items()} == {
+        "ours k=1 (own/all/nearest)": [{"alpha": 1, "k": 1}, {"alpha": 2, "k": 1}],
+        "ours k=2 (own/all/nearest)": [{"alpha": 1, "k": 2}, {"alpha": 2, "k": 2}],
+        "theirs (own/own/head)": [{"alpha": 1}, {"alpha": 2}],
+    }
+
+
+def test_a_method_without_the_score_has_no_line_and_a_note() -> None:
+    sweep = swept("own/all/nearest")
+    assert list(lines_of(sweep)) == ["ours k=1", "ours k=2"]
+    assert sweep.notes() == ["theirs has no own/all/nearest, only own/own/head"]
+    assert swept(None).notes() == []
+
+
+def test_values_have_their_place_on_the_axis() -> None:
+    assert places_of([0.05, 1, 10]) == [0.05, 1.0, 10.0]
+    assert places_of(["cnn", "mlp"]) == places_of([True, False]) == places_of([None, 5]) == [0.0, 1.0]
+    assert is_wide([0.05, 1, 10])
+    assert not any(is_wide(values) for values in ([1, 2, 4], [0, 100], ["a", "b"]))
+
+
+def test_python_sweeps_too() -> None:
+    options: dict[str, Any] = {
+        "model": "cnn",
+        "device": "cpu",
+        "threads": 1,
+        "train_size": 150,
+        "clients": 3,
+        "rounds": 1,
+    }
+    found = protofed.sweep({"k": [1, 3]}, seeds=2, jobs=1, **options)
+    assert [found.cells[n].setting for n in (0, 1)] == [{"k": 1}, {"k": 3}]
+    (one,) = protofed.compare(["mp-fedcl"], 2, jobs=1, params={"k": 3}, **options).rows
+    assert found.cells[1].row.accuracy == one.accuracy
+    assert found.folder is None

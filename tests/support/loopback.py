@@ -1,0 +1,84 @@
+"""Flower's grid without a network: clients are called in this process, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message, Metadata, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from protofed.deploy.client import app
+
+
+class Loopback(Grid):
+    """`trouble` may change an answer, or swallow it."""
+
+    def __init__(self, nodes: dict[int, dict[str, Any]], trouble: Callable[[Message], list[Message]] | None = None):
+        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # what a ServerApp's process is told
+        self.contexts = {node: Context(1, node, config, RecordDict(), {}) for node, config in nodes.items()}
+        self.trouble = trouble or (lambda answer: [answer])
+        self.offline: set[int] = set()
+        self.answers: list[Message] = []
+        self.asked: list[Message] = []
+
+    def set_run(self, run: Any) -> None:
+        """Not used."""
+
+    @property
+    def run(self) -> Any:
+        """Not used."""
+        return None
+
+    def create_message(self, *_: Any, **__: Any) -> Message:
+        """Not used."""
+        raise NotImplementedError
+
+    def get_node_ids(self) -> list[int]:
+        """Who is there."""
+        return [node for node in self.contexts if node not in self.offline]
+
+    def get_nodes(self) -> Any:
+        """Not used."""
+        raise NotImplementedError
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Every message is answered at once."""
+        numbers = []
+        for message in messages:
+            number = f"message-{len(self.asked)}"
+            about = message.metadata
+            named = Metadata(
+                1, number, 1, about.dst_node_id, "", about.group_id, about.created_at, about.ttl, about.message_type
+            )
+            asked = Message(content=message.content, metadata=named)  # type: ignore[call-overload]  # as Flower does
+            self.asked.append(asked)
+            numbers.append(number)
+            self.answers += self.trouble(app(asked, self.contexts[about.dst_node_id]))
+        return numbers
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:  # noqa: ARG002
+        """What has come for these, and some that nobody waits for."""
+        found, self.answers = self.answers, []
+        return found
+
+    def send_and_receive(self, *_: Any, **__: Any) -> Any:
+        """Not used."""
+        raise NotImplementedError
+
+
+def in_simulation(clients: int) -> dict[int, dict[str, Any]]:
+    """The nodes of a simulation."""
+    return {100 + k: {"partition-id": k, "num-partitions": clients} for k in range(clients)}
+
+
+def with_folder(folder: Path, number: int, **says: Any) -> dict[str, Any]:
+    """The node of a client whose owner has a client.yaml."""
+    import yaml
+
+    place = folder / f"client-{number}"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "client.yaml").write_text(yaml.safe_dump({"id": number, "threads": 1, **says}))
+    return {"client": str(place / "client.yaml")}
