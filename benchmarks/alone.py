@@ -35,7 +35,7 @@ def experiments(scenario: Scenario, machine: Mapping[str, Any]) -> Iterator[tupl
 
 def seconds(run: Run) -> float:
     """Of a round; the median of those that neither warm up nor are evaluated."""
-    return float(statistics.median([run.play_round()["seconds"] for _ in range(ROUNDS)][2:-1]))
+    return float(statistics.median([run.play_round().seconds for _ in range(ROUNDS)][2:-1]))
 
 
 def main(words: Sequence[str] | None = None) -> None:

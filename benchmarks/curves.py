@@ -22,9 +22,9 @@ def curves(folder: Path, scores: Iterable[str]) -> Curves:
     for file in sorted(folder.glob("*/seed*/rounds.jsonl")):
         for row in RunFolder(file.parent).played():
             for score in scores:
-                if score in row["accuracy"]:
+                if score in row.accuracy:
                     of_run = found.setdefault(score, {}).setdefault(file.parts[-3], {})
-                    of_run.setdefault(str(row["round"]), []).append(round(row["accuracy"][score], 2))
+                    of_run.setdefault(str(row.round), []).append(round(row.accuracy[score], 2))
     return {score: {name: _complete(of_run) for name, of_run in runs.items()} for score, runs in found.items()}
 
 

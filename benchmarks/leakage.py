@@ -151,7 +151,7 @@ def play(experiment: Experiment, federation: Federation) -> Round:
     who = tuple(range(federation.total))
     clock = Clock(experiment.rounds - 1, experiment.rounds, who, federation.total, experiment.seed)
     with patch.object(run.engine, "upload", wraps=run.engine.upload) as watched:
-        uploads, _ = run.engine.round(who, run.broadcast, clock)
+        uploads = run.engine.round(who, run.broadcast, clock).uploads
     return Round(run, clock, uploads, watched.call_args.args[0])
 
 

@@ -102,7 +102,7 @@ def compare(method: str, model: str, width: int | None, device: str) -> dict[str
     states = slow.state(), fast.state()
     assert states[0].keys() == states[1].keys()
     errors = [float((states[0][name] - states[1][name]).abs().max()) for name in states[0] if states[0][name].numel()]
-    same = all(one["per_client"] == other["per_client"] for one, other in zip(slow.history, fast.history, strict=True))
+    same = all(one.per_client == other.per_client for one, other in zip(slow.history, fast.history, strict=True))
     captured = not any("captured" in str(warning.message) for warning in told)
     return {"method": method, "model": model, "difference": max(errors), "same": same, "captured": captured}
 

@@ -152,7 +152,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def _refusals(task: Task) -> int:
     assert task.folder is not None  # each has one
-    return sum(bool(line.get("left_out")) for line in RunFolder(task.folder).played())
+    return sum(bool(played.left_out) for played in RunFolder(task.folder).played())
 
 
 if __name__ == "__main__":

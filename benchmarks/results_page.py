@@ -21,8 +21,7 @@ from scipy.stats import spearmanr
 
 from protofed.report.plots import COLOURS
 from protofed.studies.comparison import SEEDS
-from protofed.studies.papers import MEAN, find_target, read_paper, target_names
-from protofed.studies.papers import Cell as PaperCell
+from protofed.studies.papers import MEAN, PaperCell, find_target, read_paper, target_names
 from protofed.studies.reproduction import ACCURACIES, number
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from protofed.errors import DivergedError, LostError
 from protofed.experiment import Experiment
-from protofed.runs.folder import write_atomically
+from protofed.internal.atomic_files import write_text
 from protofed.runs.progress import Progress
 from protofed.trust.attacks import ATTACKS
 
@@ -95,12 +95,12 @@ def play(cell: Cell, data_dir: str | None) -> dict[str, Any]:
     attackers = set(run.attack.who) if run.attack else set()
     if cell.defence != "none":
         honest = set(range(result.clients)) - attackers
-        lines = [set(line["suspected"]) for line in run.history]
+        lines = [set(played.suspected or ()) for played in run.history]
         found["honest_blamed"] = statistics.fmean(len(line & honest) / len(honest) for line in lines)
         if attackers:
             found["attackers_blamed"] = statistics.fmean(len(line & attackers) / len(attackers) for line in lines)
-    if "backdoor" in run.history[-1]:
-        found["backdoor"] = run.history[-1]["backdoor"]
+    if run.history[-1].backdoor is not None:
+        found["backdoor"] = run.history[-1].backdoor
     return found | {"seconds": time.perf_counter() - began}
 
 
@@ -131,13 +131,13 @@ def main(words: Sequence[str] | None = None) -> int:
                 if future.cancelled():
                     continue
                 known[waiting[future].key] = future.result()
-                write_atomically(asked.out, json.dumps(known, indent=1, sort_keys=True) + "\n")
+                write_text(asked.out, json.dumps(known, indent=1, sort_keys=True) + "\n")
                 print(f"{number}/{len(missing)} {waiting[future].key} {known[waiting[future].key]}", flush=True)
                 if time.monotonic() > end:
                     pool.shutdown(wait=True, cancel_futures=True)
     if asked.page:
         before, _, rest = asked.page.read_text("utf-8").partition(BEGIN)
-        write_atomically(asked.page, f"{before}{BEGIN}\n\n{page(known)}\n\n{END}{rest.partition(END)[2]}")
+        write_text(asked.page, f"{before}{BEGIN}\n\n{page(known)}\n\n{END}{rest.partition(END)[2]}")
     return 0
 
 

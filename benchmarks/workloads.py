@@ -18,11 +18,13 @@ import protofed
 from benchmarks import plain
 from benchmarks.measure import Contender, Deadline, floor, high_water, race
 from protofed.data import Client, Dataset, Federation, Samples, Split, federate, load
+from protofed.data.build import federation_of
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.methods.base import Clock
 from protofed.models import MODELS
-from protofed.runs.run import Run, federation_of, participants
+from protofed.runs.run import Run
+from protofed.server.participation import participants
 
 PLAIN, OURS = "plain loop", "ProtoFed"
 MNIST_WAYS = 40  # so many clients of 100 shots MNIST has images for; more are drawn from it again with the next seed
@@ -274,7 +276,7 @@ def our_contender(experiment: Experiment, federation: Federation, engines: dict[
         nonlocal number
         who = participants(experiment, clients, number)
         clock = Clock(number, experiment.rounds, tuple(who), clients, experiment.seed)
-        uploads, _ = run.engine.round(who, run.broadcast, clock)
+        uploads = run.engine.round(who, run.broadcast, clock).uploads
         run.broadcast = run.method.aggregate(uploads, run.broadcast, clock)
         number += 1
 

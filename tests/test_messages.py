@@ -180,7 +180,7 @@ def test_clients_of_different_groups_come_back_in_client_order() -> None:
     )
     run = play("fedproto", clients=mixed, rounds=0, model=Plain)
     assert [group.members for group in run.engine.groups] == [(0, 2), (1, 3)]
-    upload, _ = run.engine.round([0, 1, 2], run.broadcast, Clock(0, 1))
+    upload = run.engine.round([0, 1, 2], run.broadcast, Clock(0, 1)).uploads
     assert upload.prototypes["means"].present.nonzero()[:, 1].tolist() == [0, 1, 2]
 
 
@@ -224,7 +224,7 @@ def test_methods_send_as_many_scalars_as_the_papers_count(method: str) -> None:
     params = {"personal": "head"} if method in ("fedper", "fedrep") else None
     run = play(method, params, clients=federation(PARTS, test=30), rounds=1, model=Plain, participation=1.0)
     up, down = expected_scalars(method, parameter_count(run.engine.groups[0].module))
-    upload, _ = run.engine.round([0, 1, 2], run.broadcast, Clock(1, 2, (0, 1, 2), 3))
+    upload = run.engine.round([0, 1, 2], run.broadcast, Clock(1, 2, (0, 1, 2), 3)).uploads
     assert [floats(upload.client(row).flat()) for row in range(3)] == up
     assert floats(run.method.send(run.broadcast, 0).flat()) == down
 
@@ -238,7 +238,7 @@ def test_with_every_class_everywhere_mp_fedcl_sends_the_whole_grid() -> None:
 def test_dp_fedcl_sends_the_clusters_it_found() -> None:
     clients = federation(PARTS, test=30)
     run = play("dp-fedcl", {"eps": 0.1, "min_samples": 2}, clients=clients, rounds=1, model=Plain, participation=1.0)
-    upload, _ = run.engine.round([0, 1, 2], run.broadcast, Clock(1, 2))
+    upload = run.engine.round([0, 1, 2], run.broadcast, Clock(1, 2)).uploads
     found = upload.prototypes["local"].filled.sum((1, 2)).tolist()
     assert sum(found) > sum(C_K)  # some class has more than one region
     w = parameter_count(run.engine.groups[0].module)
@@ -253,19 +253,24 @@ def test_reported_bytes_are_the_bytes_of_the_serialised_messages(method: str, pr
         sent = run.broadcast
         again: Any = play(method, rounds=number, model=Noisy, precision=precision)
         line = run.play_round()
-        clock = Clock(number, 1, tuple(line["participants"]), 5)
-        upload, _ = again.engine.round(line["participants"], again.broadcast, clock)
+        clock = Clock(number, 1, tuple(line.participants), 5)
+        outcome = again.engine.round(line.participants, again.broadcast, clock)
+        upload = outcome.uploads
         wires = [save(upload.client(row).flat()) if upload.client(row).flat() else b"" for row in range(3)]
-        assert line["bytes_up"] == sum(len(wire) for wire in wires) + run.engine.exchanged[0]
-        messages = [run.method.send(sent, client).flat() for client in line["participants"]]
+        messages = [run.method.send(sent, client).flat() for client in line.participants]
         down = [save(message) if message else b"" for message in messages]
-        assert line["bytes_down"] == sum(len(wire) for wire in down) + run.engine.exchanged[1]
-    assert (line["bytes_up"] == 0) == (method == "local")
+        if method == "fccl-plus":  # its clients also exchange what they make of public images
+            assert line.bytes_up > sum(map(len, wires))
+            assert line.bytes_down > sum(map(len, down))
+        else:
+            assert (line.bytes_up, line.bytes_down) == (sum(map(len, wires)), sum(map(len, down)))
+        assert (line.bytes_up, line.bytes_down) == (outcome.traffic.up, outcome.traffic.down)
+    assert (line.bytes_up == 0) == (method == "local")
     assert_same(Broadcast.from_flat(run.broadcast.flat()), run.broadcast)
 
 
 def test_nothing_is_sent_that_a_method_does_not_share() -> None:
     run = play("fedproto", rounds=2, model=Noisy)
     assert not run.broadcast.weights
-    assert run.history[0]["bytes_down"] == 0  # there are no prototypes yet
-    assert 0 < run.history[1]["bytes_up"] < play("fedavg", rounds=1, model=Noisy).history[0]["bytes_up"]
+    assert run.history[0].bytes_down == 0  # there are no prototypes yet
+    assert 0 < run.history[1].bytes_up < play("fedavg", rounds=1, model=Noisy).history[0].bytes_up

@@ -13,7 +13,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "protofed.api": ("run", "compare", "sweep"),
     "protofed.experiment": ("Experiment",),
     "protofed.runs.result": ("Result", "Accuracy"),
-    "protofed.studies.comparison": ("Comparison", "Row", "Spread"),
+    "protofed.studies.comparison": ("Comparison", "MethodRow", "Spread"),
     "protofed.serving.predictor": ("load", "Predictor", "Predictions"),
     "protofed.data": ("load", "federate", "Dataset", "Split", "Federation", "Client", "Samples"),
     "protofed.methods.base": ("Method", "Batch", "Turn", "Clock", "Trained", "Phase"),

@@ -11,6 +11,7 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.methods.base import Method
 from protofed.models import ModelSpec
+from protofed.report.plots import plotted
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
 from protofed.runs.result import Result
@@ -99,4 +100,4 @@ def sweep(
     """
     planned = sweeps.plan(grid, methods, seeds, jobs, score, Experiment.from_mapping(options))
     folder = None if out is None else sweeps.create_folder(Path(out), planned)
-    return sweeps.sweep(planned, folder, progress or Progress())
+    return plotted(sweeps.sweep(planned, folder, progress or Progress()))

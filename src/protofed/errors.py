@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import NamedTuple
 
 LONGEST = 1000
 """Characters of a value that an error shows."""
@@ -26,6 +27,17 @@ class LostError(RuntimeError):
 
 class HopelessError(RuntimeError):
     """A run that is played elsewhere has failed, and would fail again."""
+
+
+class Failure(NamedTuple):
+    """An error of another process, in a form that can be sent."""
+
+    kind: type[Exception]
+    text: str
+
+    def error(self) -> Exception:
+        """The error again; not by its __init__, which would phrase the text anew."""
+        return self.kind.__new__(self.kind, self.text)
 
 
 def _shown(value: object) -> str:

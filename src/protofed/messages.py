@@ -19,6 +19,17 @@ Layout = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
+class Traffic:
+    """Bytes from clients to the server, and from the server to clients."""
+
+    up: int = 0
+    down: int = 0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(self.up + other.up, self.down + other.down)
+
+
+@dataclass(frozen=True)
 class Message:
     """Named weights, named prototype sets and named numbers."""
 

@@ -15,6 +15,7 @@ from protofed.models.layers import BatchNorm
 from protofed.runs.folder import RunFolder
 from protofed.studies.comparison import SEEDS
 from protofed.studies.workers import Task
+from tests.support.made_rounds import a_round
 
 MACHINE = {"data_dir": "data"}
 NID1 = question.SETUPS["resnet10, nid1"]
@@ -74,8 +75,8 @@ def test_results_are_put_beside_what_is_known(tmp_path: Path, monkeypatch: pytes
 
 
 def test_refused_uploads_are_counted_by_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [{"round": 1, "left_out": {"3": "refused", "4": "refused"}}, {"round": 2}, {"round": 3, "left_out": {}}]
-    monkeypatch.setattr(RunFolder, "played", lambda _: lines)
+    rounds = [a_round(1, left_out={3: "refused", 4: "refused"}), a_round(2), a_round(3)]
+    monkeypatch.setattr(RunFolder, "played", lambda _: rounds)
     assert question._refusals(Task(Experiment(), tmp_path)) == 1
 
 

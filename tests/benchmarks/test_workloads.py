@@ -63,9 +63,9 @@ def test_the_plain_loops_have_the_losses_of_protofed(method: str, monkeypatch: p
     loop = plain.METHODS[method](experiment, federation, CPU)
     for number in range(3):
         clock = Clock(number, 3, (0, 1, 2), 3, 0)
-        uploads, losses = run.engine.round(range(3), run.broadcast, clock)
-        run.broadcast = run.method.aggregate(uploads, run.broadcast, clock)
-        assert loop.round(range(3)) == pytest.approx(sum(losses) / 3, rel=1e-5), f"round {number}"
+        outcome = run.engine.round(range(3), run.broadcast, clock)
+        run.broadcast = run.method.aggregate(outcome.uploads, run.broadcast, clock)
+        assert loop.round(range(3)) == pytest.approx(sum(outcome.losses) / 3, rel=1e-5), f"round {number}"
     scores = loop.evaluate()
     assert scores
     assert all(0 <= score <= 1 for score in scores)

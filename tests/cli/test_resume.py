@@ -18,7 +18,7 @@ from safetensors import safe_open
 
 from protofed.experiment import Experiment
 from protofed.runs.folder import RunFolder
-from protofed.runs.progress import Lines, Progress
+from protofed.runs.progress import Lines, Progress, Standing
 from protofed.runs.run import Run
 from tests.support.command_line import TINY, finish, invoke, result_of, rounds_of, start, succeed
 from tests.support.killed import KillAfter, Killed
@@ -225,12 +225,12 @@ def test_ctrl_c_stops_after_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -
 
 
 def _press_ctrl_c(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    def advance(self: Lines, run: Run, line: dict[str, Any]) -> None:  # noqa: ARG001
-        if line["round"] == 1:
+    def tell(self: Lines, standing: Standing) -> None:  # noqa: ARG001
+        if standing.done == 1 and standing.loss is not None:
             for _ in range(times):
                 signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Lines, "advance", advance)
+    monkeypatch.setattr(Lines, "tell", tell)
 
 
 @pytest.mark.parametrize(("times", "said"), [(1, "stopped after round 2 of 3; "), (2, "stopped; ")])

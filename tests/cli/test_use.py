@@ -13,7 +13,7 @@ from PIL import Image
 
 import protofed
 from protofed.data import load
-from protofed.serving.card import Card
+from protofed.serving.card import ModelCard
 from tests.support.command_line import everything_in, invoke, succeed
 
 SMALL = ("--train-size", "300", "--alpha", "1", "--clients", "3", "--rounds", "3", "--device", "cpu", "--quiet")
@@ -43,7 +43,7 @@ def test_export_says_what_it_made(place: Path, tmp_path: Path) -> None:
     assert names == {"card.json", "model.safetensors", "prototypes.safetensors", "held-out.safetensors"}
     again = json.loads(succeed(tmp_path, "export", str(place / "run"), "--out", "again", "--json").out)
     assert again == json.loads((place / "model" / "card.json").read_text())
-    card = Card.read(tmp_path / "again" / "card.json")
+    card = ModelCard.read(tmp_path / "again" / "card.json")
     assert card.data["dataset"] == "digits"
     assert card.shared["up"] == "weights, prototypes"
 

@@ -7,11 +7,12 @@ from typing import Any, Literal
 import pytest
 import torch
 
+from protofed.data.build import drift_of
 from protofed.data.drift import gradual, sudden
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.runs.progress import Progress
-from protofed.runs.run import Run, drift_of
+from protofed.runs.run import Run
 
 TINY: dict[str, Any] = {"dataset": "digits", "clients": 4, "alpha": 0.1, "rounds": 4, "model": "mlp", "train_size": 200}
 

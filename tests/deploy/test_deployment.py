@@ -22,7 +22,7 @@ import pytest
 
 from protofed.deploy import follow_run as follow
 from protofed.deploy.client import Owner
-from protofed.deploy.federation import Federation, _check_server, init
+from protofed.deploy.federation import FederationFolder, _check_server, init
 from protofed.deploy.flower_app import write_app
 from protofed.deploy.follow_run import HOPELESS
 from protofed.deploy.owner import Says
@@ -281,7 +281,7 @@ def test_what_init_could_not_finish_is_gone(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr("protofed.deploy.federation._certify", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        init(Federation(tmp_path / "federation", 2))
+        init(FederationFolder(tmp_path / "federation", 2))
     assert not list(tmp_path.iterdir())
 
 
@@ -289,7 +289,7 @@ def test_an_address_with_colons_has_brackets(tmp_path: Path) -> None:
     succeed(tmp_path, "deploy", "init", "federation", "--clients", "1", "--host", "::1")
     assert "server: '[::1]:9092'\n" in (tmp_path / "federation/clients/0/client.yaml").read_text()
     assert Says.read(tmp_path / "federation/clients/0/client.yaml").server == "[::1]:9092"
-    assert Federation.open(tmp_path / "federation").address == "[::1]:9092"
+    assert FederationFolder.open(tmp_path / "federation").address == "[::1]:9092"
 
 
 def test_status_without_a_server_says_so(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_status_without_a_server_says_so(tmp_path: Path) -> None:
 def test_a_federation_that_is_none_is_one_error(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "federation.yaml").write_text(text)
     with pytest.raises(UserError, match=rf"federation\.yaml.*{message}"):
-        Federation.open(tmp_path)
+        FederationFolder.open(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,16 @@ from safetensors.torch import load_file
 from protofed.deploy import client, server
 from protofed.deploy.client_memory import FolderMemory
 from protofed.deploy.follow_run import HOPELESS
-from protofed.deploy.server import read_label, serve, server_app
+from protofed.deploy.server import serve, server_app
 from protofed.deploy.server_settings import Settings
 from protofed.deploy.wire import digest, pack, record, size
 from protofed.errors import HopelessError, LostError, UserError
 from protofed.experiment import Experiment
 from protofed.messages import Upload
 from protofed.prototypes import Prototypes
-from protofed.runs.run import Run, participants
+from protofed.runs.network_label import read_network_label
+from protofed.runs.run import Run
+from protofed.server.participation import participants
 from protofed.trust.screening import RefusedError
 from tests.engines.test_alone import METHODS, experiment
 from tests.support.loopback import Loopback, in_simulation, with_folder
@@ -54,8 +56,8 @@ def assert_same(path: Path, local: Run) -> None:
             assert torch.equal(value, kept[rest]), name
     for line, expected in zip(lines(path), local.history, strict=True):
         for what in ("per_client", "per_domain", "accuracy", "participants", "scalars_up", "diagnostic"):
-            assert line[what] == expected[what], what
-        assert line["loss"] == pytest.approx(expected["loss"])
+            assert line[what] == expected.to_json()[what], what
+        assert line["loss"] == pytest.approx(expected.loss)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -391,7 +393,7 @@ def test_a_folder_of_another_experiment_is_not_played_on(rounds: int, tmp_path: 
 
 def test_a_server_killed_when_it_had_made_its_folder_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = replace(experiment("fedproto"), rounds=1)
-    monkeypatch.setattr(server, "write_atomically", die)
+    monkeypatch.setattr(server, "write_text", die)
     with pytest.raises(KilledError):
         serve(Loopback(in_simulation(4)), asked, Settings(str(tmp_path / "run")))
     monkeypatch.undo()
@@ -606,10 +608,10 @@ def test_without_a_list_of_nodes_that_can_be_read_nobody_is_let_in(text: str | N
 def test_a_damaged_label_of_a_run_is_said(change: dict[str, Any], tmp_path: Path) -> None:
     label = {"run": "abc", "brings": False, "classes": ["a"], "domains": ["b"], "shapes": [[1, 8, 8]] * 4}
     (tmp_path / "flower.json").write_text(json.dumps(label))
-    assert read_label(tmp_path / "flower.json", 4) == label
+    assert read_network_label(tmp_path / "flower.json", 4) == label
     (tmp_path / "flower.json").write_text(json.dumps(label | change))
     with pytest.raises(UserError, match=r"flower\.json"):
-        read_label(tmp_path / "flower.json", 4)
+        read_network_label(tmp_path / "flower.json", 4)
 
 
 def test_what_would_fail_again_is_marked_for_who_follows_the_run(tmp_path: Path) -> None:

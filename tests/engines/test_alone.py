@@ -50,7 +50,7 @@ def test_a_client_alone_trains_sends_and_scores_as_among_others(method: str) -> 
     for number_of_round in range(3):
         sent, clock = whole.broadcast, Clock(number_of_round, 3, (0, 1, 2, 3), 4, 0)
         uploads = Upload.join(
-            [client.engine.round([k], whole.method.send(sent, k), clock)[0] for k, client in enumerate(clients)]
+            [client.engine.round([k], whole.method.send(sent, k), clock).uploads for k, client in enumerate(clients)]
         )
         line = whole.play_round()
         made = whole.method.aggregate(uploads, sent, clock)
@@ -62,7 +62,7 @@ def test_a_client_alone_trains_sends_and_scores_as_among_others(method: str) -> 
             for name, value in mine[0].own.take([0]).items():
                 assert torch.equal(value, at[0].own.take([at[1]])[name]), name
             scores = client.evaluator(whole.method.send(whole.broadcast, k))
-            assert scores.per_client == {name: [values[k]] for name, values in line["per_client"].items()}
+            assert scores.per_client == {name: [values[k]] for name, values in line.per_client.items()}
 
 
 @pytest.mark.parametrize("initial", ["common", "own"])

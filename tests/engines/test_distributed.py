@@ -72,7 +72,7 @@ def one_of_two(folder: str) -> None:
                 run = played(method, ranks)
                 state = {name: value.contiguous() for name, value in run.state().items()}
                 save_file(state, place / f"{method}-{ranks.number}.safetensors")
-                (place / f"{method}-{ranks.number}.json").write_text(json.dumps(run.history))
+                (place / f"{method}-{ranks.number}.json").write_text(json.dumps([one.to_json() for one in run.history]))
             opened = RunFolder.open(place / "continued")
             run = Run(opened.experiment(), ranks=ranks)
             run.restore(opened)
@@ -150,9 +150,9 @@ def test_two_processes_come_to_what_one_does(method: str, two: Path) -> None:
     for rank in (0, 1):
         history = json.loads((two / f"{method}-{rank}.json").read_text())
         for line, expected in zip(history, alone.history, strict=True):
-            assert abs(line["loss"] - expected["loss"]) < 1e-9
+            assert abs(line["loss"] - expected.loss) < 1e-9
             for what in ("participants", "per_client", "per_domain", "bytes_up", "bytes_down"):
-                assert line[what] == expected[what], what
+                assert line[what] == expected.to_json()[what], what
 
 
 def test_two_processes_continue_what_one_began(two: Path) -> None:

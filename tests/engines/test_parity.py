@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from protofed.data.build import federation_of
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.methods import METHODS
 from protofed.methods.base import Clock
-from protofed.runs.run import Run, federation_of
+from protofed.runs.run import Run
 from tests.support.nets import CLASSES, Norm, Part, assert_same_run, federation, gap, own, play
 
 # What differs from the method's defaults, for every method and for the options that change a loss or a message.
@@ -56,7 +57,7 @@ def played(variant: str, engine: str) -> Run:
 def test_engines_agree_to_rounding(variant: str) -> None:
     sequential, stacked = played(variant, "sequential"), played(variant, "stacked")
     assert (sequential.engine.name, stacked.engine.name) == ("sequential", "stacked")
-    assert len({tuple(line["participants"]) for line in stacked.history}) > 1  # some sit out
+    assert len({tuple(line.participants) for line in stacked.history}) > 1  # some sit out
     assert_same_run(sequential, stacked)
 
 
@@ -201,7 +202,7 @@ def test_engines_agree_on_a_dirichlet_split(method: str, precision: str) -> None
     one, other = (play(method, engine=e, clients=data, model="cnn", **settings) for e in ("sequential", "stacked"))
     if precision == "float64":
         assert_same_run(one, other)
-    accuracies = one.history[-1]["accuracy"], other.history[-1]["accuracy"]
+    accuracies = one.history[-1].accuracy, other.history[-1].accuracy
     assert accuracies[0].keys() == accuracies[1].keys()
     for name, value in accuracies[0].items():
         assert abs(value - accuracies[1][name]) <= 1, name
@@ -213,10 +214,10 @@ def test_a_client_does_not_depend_on_who_else_trains(engine: str, method: str) -
     """Training some clients, in any order, gives each what training all of them gives it."""
     everyone, some = (play(method, engine=engine, rounds=1, participation=1.0) for _ in range(2))
     turn = everyone.broadcast, Clock(1, 3)
-    together, _ = everyone.engine.round([0, 1, 2, 3, 4], *turn)
+    together = everyone.engine.round([0, 1, 2, 3, 4], *turn).uploads
     group = some.engine.groups[0]
     for who in ([3, 1], [4]):
-        apart, _ = some.engine.round(who, *turn)
+        apart = some.engine.round(who, *turn).uploads
         for row, client in enumerate(sorted(who)):
             expected, result = together.client(client), apart.client(row)
             assert_close(dict(result.weights), dict(expected.weights), atol=1e-12, rtol=0)

@@ -198,4 +198,4 @@ def test_the_loss_reported_is_the_mean_over_steps_and_clients() -> None:
         plan = run.engine.schedule(run.engine.groups[0], [k], Clock(0, 3)).rows[0]
         learner.train(model, [[int(row) for row in step if row >= 0] for step in plan], note)
         losses.append(sum(steps) / len(steps))
-    assert line["loss"] == pytest.approx(sum(losses) / 3, abs=1e-10)
+    assert line.loss == pytest.approx(sum(losses) / 3, abs=1e-10)

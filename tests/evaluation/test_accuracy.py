@@ -103,7 +103,7 @@ def test_every_accuracy_is_the_slow_loops(method: str, engine: str) -> None:
     expected = slow_scores(run, "own")
     if method in ("fedavg", "mp-fedcl"):
         expected |= slow_scores(run, "global")
-    result = run.history[-1]["per_client"]
+    result = run.history[-1].per_client
     assert result.keys() == expected.keys()
     for name, scores in expected.items():
         assert result[name] == pytest.approx(scores, abs=1e-9), name
@@ -115,7 +115,7 @@ def test_rules_differ_and_own_classes_only_help() -> None:
         pair
         for method in ("fedproto", "sp-fedcl", "mp-fedcl")
         for line in played(method).history
-        for pair in zip(line["per_client"]["own/own/nearest"], line["per_client"]["own/own/nearest-own"], strict=True)
+        for pair in zip(line.per_client["own/own/nearest"], line.per_client["own/own/nearest-own"], strict=True)
     ]
     assert all(restricted >= free for free, restricted in pairs)  # every image of the own test set is of an own class
     assert any(restricted > free for free, restricted in pairs)
@@ -123,7 +123,7 @@ def test_rules_differ_and_own_classes_only_help() -> None:
 
 def test_there_is_a_global_model_only_where_all_weights_are_sent() -> None:
     for method, averaged in (("local", False), ("fedproto", False), ("fedavg", True), ("sp-fedcl", True)):
-        names = played(method).history[-1]["per_client"]
+        names = played(method).history[-1].per_client
         assert any(name.startswith("global/") for name in names) == averaged
         assert any(name.startswith("own/") for name in names)
 
@@ -131,54 +131,54 @@ def test_there_is_a_global_model_only_where_all_weights_are_sent() -> None:
 def test_class_means_of_own_data_are_marked_as_a_diagnostic() -> None:
     names = ["own/own/nearest", "own/all/nearest", "own/domain/nearest", "own/val/nearest"]
     for method in ("local", "fedavg"):
-        marked = played(method).history[-1]["diagnostic"]
+        marked = played(method).history[-1].diagnostic
         assert set(marked) == {*names, "own/own/nearest-own", "own/val/nearest-own"}
     for method in ("fedproto", "mp-fedcl"):
-        assert played(method).history[-1]["diagnostic"] == []
+        assert played(method).history[-1].diagnostic == []
 
 
 def test_what_a_run_reports_is_the_mean_over_clients_or_domains() -> None:
     line = played("fedavg").history[-1]
-    for name, scores in line["per_client"].items():
+    for name, scores in line.per_client.items():
         if name != "global/domain/head":
-            assert line["accuracy"][name] == pytest.approx(sum(scores) / 4)
-    domains = line["per_domain"]["global/domain/head"]
+            assert line.accuracy[name] == pytest.approx(sum(scores) / 4)
+    domains = line.per_domain["global/domain/head"]
     assert list(domains) == ["plain", "negative"]
-    assert line["accuracy"]["global/domain/head"] == pytest.approx(sum(domains.values()) / 2)
-    by_client = line["per_client"]["global/domain/head"]
+    assert line.accuracy["global/domain/head"] == pytest.approx(sum(domains.values()) / 2)
+    by_client = line.per_client["global/domain/head"]
     home = [int(client.train.domains[0]) for client in two_domains().clients]
     assert by_client == pytest.approx([list(domains.values())[domain] for domain in home])
     assert domains["plain"] != domains["negative"]
-    assert played("local").history[-1]["per_domain"] == {}
+    assert played("local").history[-1].per_domain == {}
 
 
 def test_without_domains_or_validation_nothing_is_asked_about_them() -> None:
     line = play("fedavg", rounds=1, model=Plain).history[-1]
-    assert line["per_domain"] == {}
-    assert not any("/domain/" in name or "/val/" in name for name in line["per_client"])
+    assert line.per_domain == {}
+    assert not any("/domain/" in name or "/val/" in name for name in line.per_client)
 
 
 def test_who_sat_out_keeps_the_last_trained_model() -> None:
     run = play("fedavg", rounds=1, participation=0.4)
     own = run.engine.groups[0].own
     kept = own.take(range(5))
-    before = run.history[-1]["per_client"]["own/all/head"]
+    before = run.history[-1].per_client["own/all/head"]
     line = run.play_round()
-    idle = sorted(set(range(5)) - set(line["participants"]))
-    once = [k for k in run.history[0]["participants"] if k in idle]
+    idle = sorted(set(range(5)) - set(line.participants))
+    once = [k for k in run.history[0].participants if k in idle]
     assert once  # trained in the first round, sat out the second
     for k in idle:
         assert all(torch.equal(value[0], kept[name][k]) for name, value in own.take([k]).items())
-        assert line["per_client"]["own/all/head"][k] == before[k]
-    for k in line["participants"]:
+        assert line.per_client["own/all/head"][k] == before[k]
+    for k in line.participants:
         assert any(not torch.equal(value[0], kept[name][k]) for name, value in own.take([k]).items())
 
 
 def test_a_client_whose_classes_nobody_sent_scores_nothing_among_them() -> None:
     clients = federation([{0: 9}, {1: 9}], test=40)
     run = play("fedproto", clients=clients, rounds=1, participation=0.5, model=Plain)
-    (asked,) = run.history[0]["participants"]
-    scores = run.history[0]["per_client"]["own/own/nearest-own"]
+    (asked,) = run.history[0].participants
+    scores = run.history[0].per_client["own/own/nearest-own"]
     assert scores[asked] == 100
     assert scores[1 - asked] == 0
 
@@ -200,7 +200,7 @@ def test_evaluation_in_pieces_is_evaluation_at_once(
     monkeypatch.setattr(f"protofed.{where}", value)
     result = run.evaluator(run.broadcast)
     assert result == expected
-    assert run.history[-1]["per_client"] == expected.per_client
+    assert run.history[-1].per_client == expected.per_client
 
 
 def test_few_models_are_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,10 +236,10 @@ def separate_pools() -> Federation:
 def test_domains_with_pools_of_their_own_are_each_scored_on_their_own_images() -> None:
     """A user's own federation: every client brings its test set, so no pool holds both domains."""
     line = play("fedavg", clients=separate_pools(), rounds=1, participation=1.0, model=Plain).history[-1]
-    by_client = line["per_client"]["global/domain/head"]
+    by_client = line.per_client["global/domain/head"]
     assert by_client[0] != by_client[1]
-    assert list(line["per_domain"]["global/domain/head"].values()) == pytest.approx(by_client)
-    assert line["accuracy"]["global/domain/head"] == pytest.approx(sum(by_client) / 2)
+    assert list(line.per_domain["global/domain/head"].values()) == pytest.approx(by_client)
+    assert line.accuracy["global/domain/head"] == pytest.approx(sum(by_client) / 2)
 
 
 def test_a_client_of_another_input_is_tested_on_its_own_pool() -> None:
@@ -255,7 +255,7 @@ def test_a_client_of_another_input_is_tested_on_its_own_pool() -> None:
         lr=0.05,
     )
     assert len(run.engine.groups) == 2
-    scores = run.history[-1]["per_client"]
+    scores = run.history[-1].per_client
     assert all(len(values) == 2 for values in scores.values())
     assert min(scores["own/all/head"]) > 60
 

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from protofed.data import Samples, load
+from protofed.data.build import federation_of
 from protofed.errors import UserError
 from protofed.evaluation.few_shot import QUERIES, Episodes, draw, interval
 from protofed.experiment import Experiment
 from protofed.runs.progress import Progress
-from protofed.runs.run import Run, federation_of
+from protofed.runs.run import Run
 from tests.support.command_line import result_of, succeed
 from tests.support.nets import assert_same_run
 
@@ -131,7 +132,7 @@ def test_the_averaged_model_plays_them_after_each_evaluated_round() -> None:
     assert found.last == pytest.approx(float(scores.mean()))
     assert found.interval == pytest.approx(1.96 * float(scores.std()) / math.sqrt(20))
     assert found.per_client == pytest.approx([found.last] * 3)
-    assert [name in line["accuracy"] for line in run.history] == [True, True]
+    assert [name in line.accuracy for line in run.history] == [True, True]
     assert "own/novel/3-way-5-shot" not in result.accuracy
 
 

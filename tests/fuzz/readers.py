@@ -34,25 +34,26 @@ from protofed.data.sources.mat import svhn
 from protofed.data.sources.npz import npz, npz_images
 from protofed.data.sources.pickles import cifar10, cifar100, fc100
 from protofed.data.sources.usps import usps_h5, usps_libsvm
-from protofed.deploy import server, wire
+from protofed.deploy import wire
 from protofed.deploy.client import Owner, _answer, _plain
-from protofed.deploy.client_memory import Memory
-from protofed.deploy.federation import Federation
+from protofed.deploy.client_memory import ClientMemory
+from protofed.deploy.federation import FederationFolder
 from protofed.deploy.server import Clients, Remote
 from protofed.deploy.server_settings import Settings, read_nodes
 from protofed.errors import UserError
 from protofed.evaluation.accuracy import Evaluation
-from protofed.evaluation.snapshot import Look
+from protofed.evaluation.snapshot import Snapshot
 from protofed.experiment import Experiment, read_yaml
 from protofed.messages import Broadcast, Upload
 from protofed.models import build
-from protofed.models.encoder import Card, Encoder, imported
+from protofed.models.encoder import Encoder, EncoderCard, imported
 from protofed.models.start import start_from
 from protofed.prototypes import Prototypes
 from protofed.report import terminal as table
 from protofed.report import watch
 from protofed.report.html import gather, write_report
 from protofed.runs.folder import RunFolder
+from protofed.runs.network_label import read_network_label
 from protofed.runs.progress import Progress
 from protofed.runs.result import Result
 from protofed.runs.run import Run
@@ -181,7 +182,7 @@ SCORES = Evaluation({"own/own/head": [50.0], "own/all/nearest": [25.0]}, {"own/a
 def _read_question(folder: Path) -> Message:
     """As a client answers, but for the training."""
 
-    def asked(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
+    def asked(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
         owner.check(Experiment.from_mapping(facts["experiment"]), len(data))
         assert memory.rounds() == []
         return wire.pack({"id": owner.id, "run": _plain(facts["run"])})
@@ -224,13 +225,13 @@ def _make_owner(folder: Path) -> None:
 
 
 def _read_owner(folder: Path) -> None:
-    federation = Federation.open(folder)
+    federation = FederationFolder.open(folder)
     assert federation.address
     owner = Owner.of({"client": str(folder / "client.yaml")})
     owner.check_upload(Upload())
     owner.check(Experiment(), 100)
     assert read_nodes(folder / "nodes.json") is not None
-    assert server.read_label(folder / "flower.json", 2)["classes"]
+    assert read_network_label(folder / "flower.json", 2)["classes"]
 
 
 # Runs
@@ -245,8 +246,10 @@ def _played() -> Path:
     folder = RunFolder.create(place / "run", run.experiment)
     run.play(folder, Progress())
     small = {"points": torch.tensor([[0, 1, 0, 0], [1, 1, 1, 0]]), "marks": torch.tensor([[0, 1, 0]])}
-    look = asdict(Look.read(folder.look))
-    Look(**look | small | {"features": look["features"][:2], "prototypes": look["prototypes"][:1]}).write(folder.look)
+    look = asdict(Snapshot.read(folder.snapshot))
+    Snapshot(**look | small | {"features": look["features"][:2], "prototypes": look["prototypes"][:1]}).write(
+        folder.snapshot
+    )
     (folder.path / "profile.json").write_text(json.dumps({"sections": {"training": {"seconds": 1.0, "share": 1.0}}}))
     return folder.path
 
@@ -293,7 +296,7 @@ def _read_resume(folder: Path) -> None:
     run = _run()
     run.restore(RunFolder.open(folder))
     if run.over():  # else its checkpoint is an earlier one, or gone
-        run.evaluate(run.history[-1])
+        run.evaluated(run.history[-1])
         run.result(None)
 
 
@@ -330,7 +333,7 @@ def _read_model(folder: Path) -> None:
 def _make_encoder(folder: Path) -> None:
     module = build("cnn", (1, 8, 8), 1, 0)
     state = {name: value for name, value in module.state_dict().items() if not name.startswith("head.")}
-    Encoder(Card("cnn", 1, 8, [0.5], [0.5], 50, "digits"), state, torch.device("cpu")).write(
+    Encoder(EncoderCard("cnn", 1, 8, [0.5], [0.5], 50, "digits"), state, torch.device("cpu")).write(
         folder / "encoder.safetensors"
     )
 
@@ -532,7 +535,7 @@ READERS = {
     "report": Reader(
         _make_run,
         _read_report,
-        ("rounds.jsonl", "result.json", "look.safetensors", "profile.json", "config.yaml"),
+        ("rounds.jsonl", "result.json", "snapshot.safetensors", "profile.json", "config.yaml"),
     ),
     "result": Reader(_make_run, _read_result, ("result.json",)),
     "resume": Reader(

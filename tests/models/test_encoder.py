@@ -17,14 +17,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from protofed.cli.encoder import encoder_of
 from protofed.data import Client, Federation, load
 from protofed.data.augmentation import IMAGENET
+from protofed.data.build import federation_of
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.models import build
-from protofed.models.encoder import CARD, Card, Encoder, imported
+from protofed.models.encoder import CARD, Encoder, EncoderCard, imported
 from protofed.runs.progress import Progress
-from protofed.runs.run import Run, federation_of
+from protofed.runs.run import Run
 from tests.support.nets import assert_same_run, gap
 
 CPU = torch.device("cpu")
@@ -48,7 +50,7 @@ def run() -> Run:
 
 @pytest.fixture
 def encoder(run: Run) -> Encoder:
-    return Encoder.of(run)
+    return encoder_of(run)
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def test_the_card_says_what_it_is_and_how_good(run: Run, encoder: Encoder) -> No
     card = encoder.card
     assert (card.model, card.shape, card.feature_size) == ("cnn", (1, 8, 8), 50)
     assert (card.source, card.epochs, card.seed) == ("digits", 2, 0)
-    assert card.accuracy == run.history[-1]["accuracy"]["own/all/head"]
+    assert card.accuracy == run.history[-1].accuracy["own/all/head"]
     assert not any(name.startswith("head.") for name in encoder.state)
 
 
@@ -334,9 +336,9 @@ def torchvisions() -> TorchvisionsResNet18:
     return module.eval()
 
 
-def imported_card() -> Card:
+def imported_card() -> EncoderCard:
     mean, std = (list(part) for part in IMAGENET)
-    return Card("resnet18", 3, 40, mean, std, 512, "resnet18.pth")
+    return EncoderCard("resnet18", 3, 40, mean, std, 512, "resnet18.pth")
 
 
 @pytest.mark.parametrize("form", ["pth", "safetensors"])

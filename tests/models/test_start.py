@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.models import build
-from protofed.models.encoder import Card, Encoder
+from protofed.models.encoder import Encoder, EncoderCard
 from protofed.models.start import start_from
 from protofed.runs.run import Run
 from tests.support.command_line import result_of, succeed
@@ -69,7 +69,7 @@ def test_a_method_may_add_to_the_model_afterwards(file: Path) -> None:
 def test_an_encoder_is_a_start_and_the_result_says_so(tmp_path: Path) -> None:
     module = build("cnn", (1, 8, 8), 3, 4)
     state = {name: value for name, value in module.state_dict().items() if not name.startswith("head.")}
-    card = Card("cnn", 1, 8, [0.0], [1.0], 50, "nothing")
+    card = EncoderCard("cnn", 1, 8, [0.0], [1.0], 50, "nothing")
     Encoder(card, state, torch.device("cpu")).write(tmp_path / "e.safetensors")
     flags = ("--train-size", "60", "--clients", "2", "--rounds", "1", "--device", "cpu", "--split", "iid", "--quiet")
     said = succeed(tmp_path, "run", "--model", "cnn", "--start", "e.safetensors", *flags, "--out", "run").out

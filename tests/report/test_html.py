@@ -15,7 +15,7 @@ import yaml
 
 from protofed import api
 from protofed.errors import UserError
-from protofed.evaluation.snapshot import Look, look
+from protofed.evaluation.snapshot import Snapshot
 from protofed.experiment import Experiment
 from protofed.methods import METHODS
 from protofed.report.html import content, gather, write_report
@@ -111,11 +111,11 @@ def test_files_and_folders_are_not_mistaken(comparison: Path, tmp_path: Path) ->
 def test_the_look_sees_what_the_evaluation_counts() -> None:
     run = Run(Experiment.from_mapping({**SMALL, "method": "fedproto", "rounds": 1, "eval_every": 1}))
     run.play_round()
-    seen = look(run)
+    seen = run.snapshot()
     assert run.method.score == "own/own/nearest" == f"{seen.model}/own/{seen.rule}"
     sizes = [len(client.own) for client in run.federation.clients]
     assert max(sizes) <= 200  # so that all are asked
-    per_client = run.history[0]["per_client"]["own/own/nearest"]
+    per_client = run.history[0].per_client["own/own/nearest"]
     right = sum(size * score / 100 for size, score in zip(sizes, per_client, strict=True))
     assert int(seen.confusion.sum()) == sum(sizes)
     assert int(seen.confusion.trace()) == round(right)
@@ -126,9 +126,9 @@ def test_the_look_sees_what_the_evaluation_counts() -> None:
 def test_a_look_is_read_as_it_was_written(tmp_path: Path) -> None:
     run = Run(Experiment.from_mapping({**SMALL, "method": "fedsc", "rounds": 1}))
     run.play_round()
-    seen = look(run)
-    seen.write(tmp_path / "look.safetensors")
-    again = Look.read(tmp_path / "look.safetensors")
+    seen = run.snapshot()
+    seen.write(tmp_path / "snapshot.safetensors")
+    again = Snapshot.read(tmp_path / "snapshot.safetensors")
     for name, value in vars(seen).items():
         other = getattr(again, name)
         assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other
@@ -166,7 +166,7 @@ def test_a_run_that_was_cut_off_or_resumed(comparison: Path, tmp_path: Path) -> 
     folder = tmp_path / "cut"
     shutil.copytree(comparison / "fedproto-seed0", folder)
     (folder / "result.json").unlink()
-    (folder / "look.safetensors").unlink()
+    (folder / "snapshot.safetensors").unlink()
     text = (folder / "rounds.jsonl").read_text()
     (folder / "rounds.jsonl").write_text(text[: -len(text.splitlines()[-1]) // 2])
     succeed(tmp_path, "report", "cut", "--out", "cut.html")
@@ -204,7 +204,7 @@ def test_wrong_folders_are_one_line(comparison: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "content"),
     [
-        ("look.safetensors", b"nothing"),
+        ("snapshot.safetensors", b"nothing"),
         ("profile.json", b"{"),
         ("profile.json", b'{"sections": {"training": {"share": 1e999}}}'),
         ("rounds.jsonl", b'{"round": 1}\n'),
@@ -230,8 +230,8 @@ def test_a_look_of_another_form_is_refused(tmp_path: Path) -> None:
     whole |= {"holds": torch.zeros(3, 2).long(), "homes": torch.zeros(3).long(), "confusion": torch.eye(2).long()}
     whole |= {"features": torch.zeros(5, 4), "points": torch.zeros(5, 4).long()}
     whole |= {"prototypes": torch.zeros(2, 4), "marks": torch.zeros(2, 3).long()}
-    Look(**whole).write(tmp_path / "look")
-    Look.read(tmp_path / "look")
+    Snapshot(**whole).write(tmp_path / "look")
+    Snapshot.read(tmp_path / "look")
     for changes in (
         {"features": torch.full((5, 4), torch.nan)},
         {"features": torch.tensor(1.0)},
@@ -240,9 +240,9 @@ def test_a_look_of_another_form_is_refused(tmp_path: Path) -> None:
         {"features": torch.zeros(10_000, 4), "points": torch.zeros(10_000, 4).long()},  # t-SNE would take hours
         {"classes": "ab"},
     ):
-        Look(**whole | changes).write(tmp_path / "look")
+        Snapshot(**whole | changes).write(tmp_path / "look")
         with pytest.raises(UserError, match="look"):
-            Look.read(tmp_path / "look")
+            Snapshot.read(tmp_path / "look")
 
 
 EVIL = "</script><img src=x onerror=alert(1)>"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from protofed.data import heat_map
+from protofed.report.split_heatmap import heat_map
 
 
 @pytest.mark.parametrize("clients", [1, 5, 100])

@@ -9,7 +9,6 @@ from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
 
@@ -19,15 +18,16 @@ from protofed.report import watch
 from protofed.report.terminal import console
 from protofed.report.watch import curve, look, server, table
 from protofed.runs.folder import RunFolder
+from protofed.server.round import Round
 from protofed.studies import comparison
 from tests.support.made_rounds import a_round
 
 EXPERIMENT = Experiment(method="fedproto", rounds=4)
 
 
-def line(number: int, **accuracy: float) -> dict[str, Any]:
+def line(number: int, **accuracy: float) -> Round:
     """What a round leaves behind, as far as a watcher is concerned."""
-    return {**a_round(number), "seconds": 2.0, "loss": 3.0 / number, "accuracy": accuracy}
+    return a_round(number, seconds=2.0, loss=3.0 / number, accuracy=accuracy)
 
 
 def begin(path: Path, experiment: Experiment = EXPERIMENT, rounds: int = 2) -> RunFolder:

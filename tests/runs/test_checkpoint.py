@@ -19,9 +19,9 @@ from torch import Tensor
 import protofed.runs.checkpoint as module
 from protofed.engines.client_models import Records
 from protofed.errors import UserError
-from protofed.runs.checkpoint import Checkpoint
+from protofed.runs.checkpoint import Checkpoint, ServerState
 from protofed.runs.folder import RunFolder
-from protofed.runs.progress import Progress
+from protofed.runs.progress import Progress, Standing
 from protofed.runs.run import Run
 from tests.support.nets import CLASSES, Norm, Plain, federation, gap, play
 
@@ -29,7 +29,7 @@ SIZE = 8 * (64 * 6 + 6 + 6 * CLASSES + CLASSES)  # bytes of a Plain net
 
 
 def save(checkpoint: Checkpoint, run: Run, rounds: int) -> None:
-    checkpoint.save(run.broadcast, run.engine.groups, rounds)
+    checkpoint.save(ServerState(run.broadcast, rounds), run.engine.groups)
 
 
 def loaded(folder: Path, like: Run, **settings: Any) -> dict[str, Tensor]:
@@ -140,8 +140,8 @@ def test_an_error_of_the_writer_is_an_error_of_the_run(
         raise Broken
 
     class BreakAfter(Progress):
-        def advance(self, run: Run, line: dict[str, Any]) -> None:  # noqa: ARG002
-            if line["round"] == last - 1:
+        def tell(self, standing: Standing) -> None:
+            if standing.done == last - 1 and standing.loss is not None:
                 folder.checkpoint.wait()
                 monkeypatch.setattr(module, what, fail)
 

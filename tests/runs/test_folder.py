@@ -10,7 +10,8 @@ import pytest
 
 from protofed.errors import UserError
 from protofed.experiment import Experiment
-from protofed.runs.folder import RunFolder, fresh_path, make_folder, write_atomically
+from protofed.internal.atomic_files import write_text
+from protofed.runs.folder import RunFolder, fresh_path, make_folder
 from tests.support.made_rounds import a_round
 
 
@@ -24,10 +25,10 @@ def die(*_: object, **__: object) -> None:
 
 
 def test_a_write_that_is_killed_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_atomically(tmp_path / "file", "old")
+    write_text(tmp_path / "file", "old")
     monkeypatch.setattr("os.replace", die)
     with pytest.raises(Killed):
-        write_atomically(tmp_path / "file", "new")
+        write_text(tmp_path / "file", "new")
     assert (tmp_path / "file").read_text() == "old"
 
 
@@ -66,7 +67,7 @@ def test_a_folder_that_cannot_be_made_leaves_no_draft(tmp_path: Path, monkeypatc
 
 def test_rounds_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", Experiment())
-    lines = [{**a_round(number), "value": number / 3} for number in (1, 2, 3)]
+    lines = [a_round(number, loss=number / 3) for number in (1, 2, 3)]
     for line in lines:
         folder.append_round(line)
     with folder.rounds.open("a") as file:
@@ -74,7 +75,7 @@ def test_rounds_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
     kept = folder.read_rounds(2)
     assert kept == lines[:2]
     folder.keep_rounds(kept)
-    assert [json.loads(line) for line in folder.rounds.read_text().splitlines()] == lines[:2]
+    assert [json.loads(line) for line in folder.rounds.read_text().splitlines()] == [one.to_json() for one in lines[:2]]
     folder.append_round(lines[2])
     assert folder.read_rounds(3) == lines
 
@@ -122,7 +123,7 @@ WRONG: dict[str, Any] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_line_that_is_not_a_rounds_is_one_error(tmp_path: Path, name: str) -> None:
     folder = RunFolder.create(tmp_path / "run", Experiment())
-    folder.append_round({**a_round(1), name: WRONG[name]})
+    folder.rounds.write_text(json.dumps({**a_round(1).to_json(), name: WRONG[name]}) + "\n")
     for read in (folder.played, lambda: folder.read_rounds(1)):
         with pytest.raises(UserError, match=rf"run.*rounds\.jsonl cannot be read.*line 1: {name}"):
             read()

@@ -106,13 +106,13 @@ def test_a_run_says_how_far_it_is() -> None:
     assert [(standing.label, standing.done, standing.rounds) for standing in told] == [
         ("fedproto seed 7", done, 2) for done in (0, 1, 2)
     ]
-    assert [standing.loss for standing in told] == [None, *(line["loss"] for line in run.history)]
+    assert [standing.loss for standing in told] == [None, *(line.loss for line in run.history)]
     name = run.method.score
     assert [standing.score for standing in told] == [
         "",
-        *(f"{name} {line['accuracy'][name]:.1f} %" for line in run.history),
+        *(f"{name} {line.accuracy[name]:.1f} %" for line in run.history),
     ]
-    assert told[1].seconds_left == run.history[0]["seconds"]
+    assert told[1].seconds_left == run.history[0].seconds
     assert told[2].seconds_left == 0
 
 

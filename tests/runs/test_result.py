@@ -12,6 +12,8 @@ import pytest
 from protofed.errors import UserError
 from protofed.report.terminal import size
 from protofed.runs.result import Accuracy, Result, summarise
+from protofed.server.round import Round
+from tests.support.made_rounds import a_round
 
 RESULT = Result(
     *("fedavg", "digits", "iid", 2, 3, 0, "sequential", "cpu", "mlp", {"k": 1}, [10], 40, "own/own/head"),
@@ -19,28 +21,28 @@ RESULT = Result(
 )
 
 
-def lines(*rounds: tuple[float, ...]) -> list[dict[str, Any]]:
-    """Lines of rounds.jsonl, as far as a summary needs them, from clients' accuracies; () is a round without."""
-    return [{"round": number, **line(*per_client)} for number, per_client in enumerate(rounds, 1)]
+def played(*rounds: tuple[float, ...]) -> list[Round]:
+    """Rounds with these accuracies of clients; () is a round without evaluation."""
+    return [evaluated(number, *per_client) for number, per_client in enumerate(rounds, 1)]
 
 
-def line(*per_client: float) -> dict[str, Any]:
+def evaluated(number: int, *per_client: float) -> Round:
     if not per_client:
-        return {"accuracy": {}, "per_client": {}, "per_domain": {}, "diagnostic": [], "interval": {}}
+        return a_round(number)
     name = "own/all/head"
     mean = sum(per_client) / len(per_client)
-    return {
-        "accuracy": {name: mean},
-        "per_client": {name: list(per_client)},
-        "per_domain": {name: {"x": mean}},
-        "diagnostic": [name],
-        "interval": {},
-    }
+    return a_round(
+        number,
+        accuracy={name: mean},
+        per_client={name: list(per_client)},
+        per_domain={name: {"x": mean}},
+        diagnostic=[name],
+    )
 
 
 def test_last_last5_and_best_are_those_of_the_rounds() -> None:
     rounds = [(100.0, 90.0), *((v, v + 2) for v in (1.0, 2.0, 3.0, 4.0)), (4.0, 8.0)]
-    assert summarise(lines(*rounds)) == {
+    assert summarise(played(*rounds)) == {
         "own/all/head": Accuracy(
             last=6.0,
             last5=4.0,
@@ -54,15 +56,15 @@ def test_last_last5_and_best_are_those_of_the_rounds() -> None:
 
 
 def test_fewer_than_five_rounds_are_averaged_over_those_there_are() -> None:
-    assert summarise(lines((1.0,), (2.0,)))["own/all/head"].last5 == 1.5
+    assert summarise(played((1.0,), (2.0,)))["own/all/head"].last5 == 1.5
 
 
 def test_of_equally_good_rounds_the_first_is_the_best() -> None:
-    assert summarise(lines((1.0,), (5.0,), (5.0,)))["own/all/head"].best_round == 2
+    assert summarise(played((1.0,), (5.0,), (5.0,)))["own/all/head"].best_round == 2
 
 
 def test_only_rounds_that_were_evaluated_count() -> None:
-    result = summarise(lines((), (1.0,), (), (3.0,), (), (2.0,)))["own/all/head"]
+    result = summarise(played((), (1.0,), (), (3.0,), (), (2.0,)))["own/all/head"]
     assert (result.last, result.last5, result.best, result.best_round) == (2.0, 2.0, 3.0, 4)
 
 
@@ -92,7 +94,6 @@ def test_a_result_that_is_none_is_one_error(tmp_path: Path, changes: dict[str, A
 
 
 def test_an_accuracy_that_some_rounds_lack_is_of_those_that_have_it() -> None:
-    rounds = lines((1.0,), (2.0,), (3.0,))
-    del rounds[0]["accuracy"]["own/all/head"]
-    rounds[0]["accuracy"]["own/own/head"] = 9.0
-    assert summarise(rounds)["own/all/head"].last5 == 2.5
+    first, *rest = played((1.0,), (2.0,), (3.0,))
+    first = replace(first, accuracy={"own/own/head": 9.0})
+    assert summarise([first, *rest])["own/all/head"].last5 == 2.5

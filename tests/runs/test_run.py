@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast
 from protofed.runs.folder import RunFolder
-from protofed.runs.progress import Lines, Progress
+from protofed.runs.progress import Lines, Progress, Standing
 from protofed.runs.result import Result
 from protofed.runs.run import Interrupted, Run
 from tests.support.command_line import result_of, rounds_of
@@ -59,9 +60,9 @@ class CtrlC(Progress):
     def __init__(self, after: int) -> None:
         self.after = after
 
-    def advance(self, run: Run, line: dict[str, Any]) -> None:  # noqa: ARG002
+    def tell(self, standing: Standing) -> None:
         """A round is over."""
-        if line["round"] == self.after:
+        if standing.done == self.after and standing.loss is not None:
             signal.raise_signal(signal.SIGINT)
 
 
@@ -103,7 +104,7 @@ def stopped_and_resumed(tmp_path: Path, plan: Experiment, after: int) -> None:
     again.play(folder, Progress())
     assert result_of(tmp_path / "cut") == result_of(tmp_path / "whole")
     cut, whole = (RunFolder.open(tmp_path / name).played() for name in ("cut", "whole"))
-    assert [line | {"seconds": 0} for line in cut] == [line | {"seconds": 0} for line in whole]
+    assert [replace(one, seconds=0) for one in cut] == [replace(one, seconds=0) for one in whole]
 
 
 def test_ctrl_c_tests_the_last_round_and_the_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_what_is_sent_to_all_is_measured_once_and_counted_for_each(monkeypatch: 
     monkeypatch.setattr(Broadcast, "size", note)
     line = run.play_round()
     assert len(asked) == 1
-    assert line["bytes_down"] == 5 * size(asked[0])
+    assert line.bytes_down == 5 * size(asked[0])
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_rounds_are_written_before_their_checkpoint(
     save = folder.checkpoint.save
 
     def check(*state: Any) -> None:
-        seen.append((state[-1], len(rounds_of(folder.path))))
+        seen.append((state[0].rounds, len(rounds_of(folder.path))))
         save(*state)
 
     monkeypatch.setattr(folder.checkpoint, "save", check)

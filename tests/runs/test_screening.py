@@ -87,8 +87,8 @@ OPTIONS: dict[str, Any] = {"device": "cpu", "train_size": 120, "clients": 3, "al
 def test_a_refused_upload_is_counted_and_the_round_goes_on() -> None:
     run = Run(Experiment.from_mapping(OPTIONS | {"rounds": 2}), method=Liar())
     line = run.play_round()
-    assert line["left_out"] == {0: "refused: it holds a number that is not finite"}
-    assert (line["participants"], len(line["losses"])) == ([1, 2], 2)
+    assert line.left_out == {0: "refused: it holds a number that is not finite"}
+    assert (line.participants, len(line.losses or ())) == ([1, 2], 2)
     assert all(bool(tensor.isfinite().all()) for tensor in run.broadcast.weights.values())
 
 
@@ -96,10 +96,10 @@ def test_with_client_level_privacy_it_is_counted_too() -> None:
     pytest.importorskip("dp_accounting")
     asked = {"rounds": 2, "privacy": "client", "clip": 1.0, "noise": 1.0}
     run = Run(Experiment.from_mapping(OPTIONS | asked), method=Liar())
-    assert run.play_round()["left_out"] == {0: "refused: it holds a number that is not finite"}
+    assert run.play_round().left_out == {0: "refused: it holds a number that is not finite"}
     assert all(bool(tensor.isfinite().all()) for tensor in run.broadcast.weights.values())
     alone = Run(Experiment.from_mapping(OPTIONS | asked), method=Liar(every=True)).play_round()
-    assert len(alone["left_out"]) == 3  # and the round goes on, with nothing but noise
+    assert len(alone.left_out) == 3  # and the round goes on, with nothing but noise
 
 
 def test_what_is_made_of_public_images_is_checked_too() -> None:
@@ -114,8 +114,8 @@ def test_what_is_made_of_public_images_is_checked_too() -> None:
     asked = {"rounds": 1, "public": "digits", "engine": "sequential", "clients": 3, "lr": 0.001}
     run = Run(Experiment.from_mapping(OPTIONS | asked), method=NotANumber(public_images=64, public_batch=32))
     line = run.play_round()
-    assert line["left_out"] == {0: "of public images: refused: it holds a number that is not finite"}
-    assert line["participants"] == [0, 1, 2]  # what it trains afterwards, from what the others agreed on, is welcome
+    assert line.left_out == {0: "of public images: refused: it holds a number that is not finite"}
+    assert line.participants == [0, 1, 2]  # what it trains afterwards, from what the others agreed on, is welcome
     assert all(bool(tensor.isfinite().all()) for tensor in run.state().values())
 
 

@@ -14,8 +14,7 @@ import torch
 import protofed
 from protofed.errors import UserError
 from protofed.models import build
-from protofed.models.encoder import Card as EncoderCard
-from protofed.models.encoder import Encoder
+from protofed.models.encoder import Encoder, EncoderCard
 from protofed.prototypes import nearest_class
 from protofed.runs.folder import RunFolder
 from protofed.runs.result import Result
@@ -86,7 +85,7 @@ def test_whose_prototype_it_is_comes_from_the_pool(tmp_path: Path) -> None:
     folder = play(tmp_path / "run", plan(clients=4, participation=0.5, rounds=2))
     run = Run(folder.experiment())
     run.restore(folder)
-    who, sets = run.history[-1]["participants"], run.broadcast.prototypes["pool"]
+    who, sets = run.history[-1].participants, run.broadcast.prototypes["pool"]
     flat = export(folder).predictor.pool.flat()
     assert len(flat["vectors"]) == int(sets.filled.sum())
     rows = zip(*(flat[name].tolist() for name in ("clients", "classes", "numbers", "counts")), strict=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 from protofed.errors import UserError
 from protofed.prototypes import Prototypes, nearest_class
 from protofed.serving import prototype_index as module
-from protofed.serving.prototype_index import Pool
+from protofed.serving.prototype_index import PrototypeIndex
 
 
 def prototypes(*shape: int, empty: float = 0.3) -> Prototypes:
@@ -20,7 +20,7 @@ def prototypes(*shape: int, empty: float = 0.3) -> Prototypes:
     return Prototypes(torch.randn(shape, generator=draws) * (counts > 0).unsqueeze(-1), counts)
 
 
-def slowly(features: Tensor, pool: Pool, top: int) -> list[list[tuple[float, int, int]]]:
+def slowly(features: Tensor, pool: PrototypeIndex, top: int) -> list[list[tuple[float, int, int]]]:
     """Distance, class and slot of the nearest prototype of the nearest classes, one after the other."""
     found = []
     for z in features:
@@ -39,7 +39,7 @@ def test_nearest_is_what_a_slow_search_finds(
     shape: tuple[int, ...], offset: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = prototypes(*shape, empty=0.3 if shape[0] > 1 else 0)
-    pool = Pool.of(Prototypes((given.vectors + offset) * given.filled.unsqueeze(-1), given.counts))
+    pool = PrototypeIndex.of(Prototypes((given.vectors + offset) * given.filled.unsqueeze(-1), given.counts))
     features = torch.randn(23, shape[-1], generator=torch.Generator().manual_seed(1)) + offset
     monkeypatch.setattr(module, "AT_ONCE", 5 * given.counts.numel())  # five queries at a time
     found = pool.nearest(features, top=3)
@@ -51,13 +51,13 @@ def test_nearest_is_what_a_slow_search_finds(
 
 
 def test_no_queries_are_no_answers() -> None:
-    assert Pool.of(prototypes(3, 2, 4)).nearest(torch.empty(0, 4), top=2).classes.shape == (0, 2)
+    assert PrototypeIndex.of(prototypes(3, 2, 4)).nearest(torch.empty(0, 4), top=2).classes.shape == (0, 2)
 
 
 def test_a_pool_of_clients_remembers_them() -> None:
     sets = prototypes(3, 4, 2, 5)
     members = torch.tensor([7, 2, 9])
-    flat = Pool.of_clients(sets, members).flat()
+    flat = PrototypeIndex.of_clients(sets, members).flat()
     assert len(flat["vectors"]) == int(sets.filled.sum())
     rows = zip(*(flat[name].tolist() for name in ("clients", "classes", "numbers")), strict=True)
     for vector, (client, label, number) in zip(flat["vectors"], rows, strict=True):
@@ -65,13 +65,15 @@ def test_a_pool_of_clients_remembers_them() -> None:
 
 
 def test_the_file_gives_the_pool_back() -> None:
-    pool = Pool.of_clients(prototypes(3, 4, 2, 5), torch.tensor([7, 2, 9]))
+    pool = PrototypeIndex.of_clients(prototypes(3, 4, 2, 5), torch.tensor([7, 2, 9]))
     flat = pool.flat()
     shuffled = {name: tensor.flip(0) for name, tensor in flat.items()}
-    again = Pool.from_flat(flat, 4, 5)
+    again = PrototypeIndex.from_flat(flat, 4, 5)
     assert all(torch.equal(flat[name], tensor) for name, tensor in again.flat().items())
     features = torch.randn(9, 5)
-    assert torch.equal(again.nearest(features).classes, Pool.from_flat(shuffled, 4, 5).nearest(features).classes)
+    assert torch.equal(
+        again.nearest(features).classes, PrototypeIndex.from_flat(shuffled, 4, 5).nearest(features).classes
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,17 +91,20 @@ def test_the_file_gives_the_pool_back() -> None:
 def test_a_file_of_another_form_is_refused(name: str, value: Tensor, says: str) -> None:
     flat = {"vectors": torch.ones(3, 5), "counts": torch.ones(3)}
     flat |= {"classes": torch.arange(3), "clients": torch.arange(3), "numbers": torch.zeros(3, dtype=torch.int64)}
-    Pool.from_flat(flat, 4, 5)
+    PrototypeIndex.from_flat(flat, 4, 5)
     with pytest.raises(UserError, match=says):
-        Pool.from_flat(flat | {name: value}, 4, 5)
+        PrototypeIndex.from_flat(flat | {name: value}, 4, 5)
     del flat[name]
     with pytest.raises(UserError, match="must hold vectors"):
-        Pool.from_flat(flat, 4, 5)
+        PrototypeIndex.from_flat(flat, 4, 5)
 
 
 @pytest.mark.parametrize("slots", [1, 2, 4])
 def test_an_appended_class_comes_last(slots: int) -> None:
-    pool, more = Pool.of_clients(prototypes(3, 4, 2, 5), torch.tensor([7, 2, 9])), prototypes(1, slots, 5, empty=0)
+    pool, more = (
+        PrototypeIndex.of_clients(prototypes(3, 4, 2, 5), torch.tensor([7, 2, 9])),
+        prototypes(1, slots, 5, empty=0),
+    )
     joined = pool.append(more)
     old, new = pool.flat(), joined.flat()
     number = len(old["classes"])

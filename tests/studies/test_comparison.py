@@ -9,7 +9,7 @@ import pytest
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.studies import comparison, workers
-from protofed.studies.comparison import Comparison, Row, Spread, plan, share_cores
+from protofed.studies.comparison import Comparison, MethodRow, Spread, plan, share_cores
 
 
 def test_a_spread_is_the_mean_and_the_sample_deviation() -> None:
@@ -38,10 +38,10 @@ def test_a_parameter_that_no_method_has_is_an_error() -> None:
         plan(["local", "mp-fedcl"], 1, Experiment(params={"kk": 3}))
 
 
-def row(method: str, rounds: list[int], traffic: float) -> Row:
+def row(method: str, rounds: list[int], traffic: float) -> MethodRow:
     """A method that does nothing but count."""
     zero = Spread.of([0.0])
-    return Row(method, "own/own/head", rounds, {}, [], Spread.of([traffic]), zero, zero)
+    return MethodRow(method, "own/own/head", rounds, {}, [], Spread.of([traffic]), zero, zero)
 
 
 def test_equal_methods_need_no_note() -> None:

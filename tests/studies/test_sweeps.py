@@ -12,8 +12,8 @@ import protofed
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.report.plots import is_wide, lines_of, places_of
-from protofed.studies.comparison import Row, Spread
-from protofed.studies.sweeps import Cell, Plan, Sweep, plan
+from protofed.studies.comparison import MethodRow, Spread
+from protofed.studies.sweeps import Plan, Sweep, SweepCell, plan
 
 
 def planned(grid: dict[str, Sequence[Any]], *methods: str, seeds: int = 1, **options: Any) -> Plan:
@@ -106,10 +106,10 @@ def test_a_score_is_a_model_a_test_and_a_rule(score: str) -> None:
         plan({"k": [1]}, ["mp-fedcl"], 1, 1, score, Experiment())
 
 
-def cell(method: str, score: str, mean: float, **setting: Any) -> Cell:
+def cell(method: str, score: str, mean: float, **setting: Any) -> SweepCell:
     """A method over two seeds."""
     spread = Spread.of([mean - 1, mean + 1])
-    return Cell(setting, Row(method, score, [3, 3], {score: spread}, [], spread, spread, spread))
+    return SweepCell(setting, MethodRow(method, score, [3, 3], {score: spread}, [], spread, spread, spread))
 
 
 def swept(score: str | None) -> Sweep:

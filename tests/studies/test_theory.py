@@ -29,6 +29,7 @@ from protofed.studies.theory import (
     trends,
 )
 from tests.support.killed import KillAfter, Killed
+from tests.support.made_rounds import a_round
 
 FOUND = Estimates(
     L1=2.0,
@@ -186,9 +187,9 @@ def test_a_short_run_has_fewer_points_than_asked_for(tmp_path: Path) -> None:
 
 def test_losses_are_compared_client_by_client() -> None:
     lines = [
-        {"round": 1, "participants": [0, 1], "losses": [3.0, 2.0]},
-        {"round": 2, "participants": [1, 2], "losses": [2.5, 1.0]},
-        {"round": 3, "participants": [0, 1], "losses": [2.0, 2.5]},
+        a_round(1, participants=[0, 1], losses=[3.0, 2.0]),
+        a_round(2, participants=[1, 2], losses=[2.5, 1.0]),
+        a_round(3, participants=[0, 1], losses=[2.0, 2.5]),
     ]
     assert trends(lines) == [Trend(0, 1, []), Trend(1, 2, [2, 3])]
     assert [trend.fell for trend in trends(lines)] == [1, 0]

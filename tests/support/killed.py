@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from protofed.runs.progress import Progress
-from protofed.runs.run import Run
+from protofed.runs.progress import Progress, Standing
 
 
 class Killed(BaseException):
@@ -18,7 +15,7 @@ class KillAfter(Progress):
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
 
-    def advance(self, run: Run, line: dict[str, Any]) -> None:  # noqa: ARG002
+    def tell(self, standing: Standing) -> None:
         """A round is over."""
-        if line["round"] == self.rounds:
+        if standing.done == self.rounds and standing.loss is not None:
             raise Killed

@@ -1,13 +1,24 @@
-"""Lines of rounds.jsonl."""
+"""Rounds that nobody has played."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from protofed.server.round import Round
 
-def a_round(number: int) -> dict[str, Any]:
-    """A round of one client that was not evaluated."""
-    none: dict[str, Any] = {name: {} for name in ("accuracy", "per_client", "per_domain", "interval")}
-    more = {"bytes_up": 0, "bytes_down": 0, "scalars_up": {"weights": 0, "prototypes": 0}}
-    more |= {"participants": [0], "losses": [1.0], "prototypes": {}, "clusters": {}}
-    return {"round": number, "seconds": 1.0, "loss": 1.0, **more, **none, "diagnostic": []}
+
+def a_round(number: int, **more: Any) -> Round:
+    """A round of one client that was not evaluated, unless `more` says otherwise."""
+    given: dict[str, Any] = {
+        "round": number,
+        "seconds": 1.0,
+        "loss": 1.0,
+        "losses": [1.0],
+        "participants": [0],
+        "bytes_up": 0,
+        "bytes_down": 0,
+        "scalars_up": {"weights": 0, "prototypes": 0},
+        "prototypes": {},
+        "clusters": {},
+    }
+    return Round(**{**given, **more})

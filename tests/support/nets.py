@@ -154,9 +154,9 @@ def assert_same_run(a: Run, b: Run, tolerance: float = 1e-9) -> None:
     for name in left:
         assert_close(left[name], right[name], atol=tolerance, rtol=0, msg=f"{name} differs between the engines")
     for one, other in zip(a.history, b.history, strict=True):
-        assert abs(one["loss"] - other["loss"]) < tolerance
+        assert abs(one.loss - other.loss) < tolerance
         for what in ("participants", "per_client", "per_domain", "bytes_up", "bytes_down"):
-            assert one[what] == other[what], what
+            assert getattr(one, what) == getattr(other, what), what
 
 
 def gap(a: Flat, b: Flat) -> float:

@@ -18,7 +18,7 @@ from protofed.prototypes import Prototypes
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
 from protofed.runs.run import Run
-from protofed.trust.attacks import ATTACKS, REVERSED, SCALED, Attack, Memory, find_attack, triggered
+from protofed.trust.attacks import ATTACKS, REVERSED, SCALED, Attack, AttackMemory, find_attack, triggered
 from tests.support.killed import KillAfter, Killed
 
 SENT = Broadcast(
@@ -32,7 +32,7 @@ UPLOADS = Upload(WEIGHTS, {"means": Prototypes(VECTORS, COUNTS)}, {"samples": to
 CLOCK = Clock(0, 3, (4, 6, 7), 10, 0)
 
 
-def attacked(name: str, who: tuple[int, ...] = (6, 7), memory: Memory | None = None) -> Upload:
+def attacked(name: str, who: tuple[int, ...] = (6, 7), memory: AttackMemory | None = None) -> Upload:
     return ATTACKS[name](who, 0).send(UPLOADS, SENT, CLOCK, {} if memory is None else memory)
 
 
@@ -78,7 +78,7 @@ def test_a_free_rider_echoes() -> None:
 
 
 def test_what_was_sent_first_is_sent_again() -> None:
-    memory: Memory = {}
+    memory: AttackMemory = {}
     attack = ATTACKS["stale-replay"]((6,), 0)
     first = attack.send(UPLOADS, SENT, CLOCK, memory)
     assert torch.equal(first.weights["w"], WEIGHTS["w"])
@@ -134,18 +134,18 @@ def test_every_attack_on_every_kind_of_upload_ends_and_is_defended(name: str, me
     run = Run(Experiment.from_mapping(TINY | {"model": "cnn"} | own))
     run.play(None, Progress())
     line = run.history[-1]
-    assert set(line["suspected"]) <= set(range(5))
-    assert not any("left_out" in one for one in run.history)  # an attack that the door stops shows nothing
-    assert ("backdoor" in line) == (name == "backdoor")
+    assert set(line.suspected or ()) <= set(range(5))
+    assert not any(one.left_out for one in run.history)  # an attack that screening stops shows nothing
+    assert (line.backdoor is not None) == (name == "backdoor")
 
 
 def test_accuracies_are_those_of_honest_clients() -> None:
     run = Run(Experiment.from_mapping(TINY | {"method": "local", "attack": "label-flip"}))
     assert run.attack is not None
     line = run.play_round()
-    each = line["per_client"]["own/own/head"]
+    each = line.per_client["own/own/head"]
     honest = [value for member, value in enumerate(each) if member not in run.attack.who]
-    assert line["accuracy"]["own/own/head"] == pytest.approx(sum(honest) / 3)
+    assert line.accuracy["own/own/head"] == pytest.approx(sum(honest) / 3)
 
 
 def test_a_resumed_run_remembers_what_attackers_remember(tmp_path: Path) -> None:

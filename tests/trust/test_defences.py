@@ -181,6 +181,6 @@ def test_a_defence_of_prototypes_serves_mixed_architectures() -> None:
     run = Run(
         Experiment.from_mapping({**options, "device": "cpu", "alpha": 1.0, "defence": "prototype-median,outliers"})
     )
-    assert run.play_round()["suspected"] == []
+    assert run.play_round().suspected == []
     run.play_round()
     assert bool(run.broadcast.prototypes["global"].present.all())

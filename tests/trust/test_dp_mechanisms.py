@@ -24,7 +24,7 @@ from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Batch, Clock, Turn
 from protofed.models import build
-from protofed.models.encoder import Card, Encoder
+from protofed.models.encoder import Encoder, EncoderCard
 from protofed.models.layers import step
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes
@@ -33,7 +33,8 @@ from protofed.report.terminal import console, result_table
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
 from protofed.runs.result import Result
-from protofed.runs.run import Run, participants
+from protofed.runs.run import Run
+from protofed.server.participation import participants
 from protofed.trust.accounting import Release, epsilon
 from protofed.trust.dp_mechanisms import enough, factors, lengths, private_gradient, private_means, private_sum
 from tests.support.command_line import rounds_of
@@ -220,7 +221,7 @@ def test_a_round_without_anybody_releases_noise_all_the_same(method: str) -> Non
     run = Run(asked(method=method, privacy="client", clip=1.0, noise=0.1, participation=0.01))
     before = run.state()
     line = run.play_round()
-    assert (line["participants"], line["losses"], line["bytes_up"], line["loss"]) == ([], [], 0, 0.0)
+    assert (line.participants, line.losses, line.bytes_up, line.loss) == ([], [], 0, 0.0)
     after = run.state()
     assert all(torch.equal(after[name], before[name]) for name in before if name.startswith("own/"))
     changed = {
@@ -340,8 +341,8 @@ def test_without_noise_and_clip_the_run_is_the_plain_one_to_the_bit(
         else:
             assert torch.equal(tensor, right[name]), name
     for line, other in zip(plain.history, guarded.history, strict=True):
-        assert line["per_client"] == other["per_client"]
-        assert line["losses"] == other["losses"]
+        assert line.per_client == other.per_client
+        assert line.losses == other.losses
 
 
 @pytest.mark.parametrize("privacy", ["client", "example"])
@@ -373,7 +374,7 @@ def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     state = build("mlp", (1, 8, 8), 1, 3).state_dict()
     body = {name: tensor for name, tensor in state.items() if not name.startswith("head.")}
     path = tmp_path / "encoder.safetensors"
-    Encoder(Card("mlp", 1, 8, [0.3], [0.4], 256, "elsewhere"), body, CPU).write(path)
+    Encoder(EncoderCard("mlp", 1, 8, [0.3], [0.4], 256, "elsewhere"), body, CPU).write(path)
     return path
 
 
@@ -391,13 +392,13 @@ def test_frozen_features_without_noise_and_clip_give_the_plain_run_to_the_bit(en
 @accounted
 def test_means_of_frozen_features_are_noised_once_and_paid_once(encoder: Path) -> None:
     run = Run(asked(**frozen(encoder, clip=1.0, noise=1.0, rounds=3)))
-    first, *rest = [run.engine.round([0, 1, 2], run.broadcast, Clock(n, 3, (0, 1, 2), 3)) for n in range(3)]
-    alone, _ = run.engine.round([1], run.broadcast, Clock(2, 3, (1,), 3))
-    for uploads, _ in rest:
-        assert torch.equal(uploads.prototypes["means"].vectors, first[0].prototypes["means"].vectors)
-    assert torch.equal(alone.prototypes["means"].vectors[0], first[0].prototypes["means"].vectors[1])
+    first, *rest = [run.engine.round([0, 1, 2], run.broadcast, Clock(n, 3, (0, 1, 2), 3)).uploads for n in range(3)]
+    alone = run.engine.round([1], run.broadcast, Clock(2, 3, (1,), 3)).uploads
+    for uploads in rest:
+        assert torch.equal(uploads.prototypes["means"].vectors, first.prototypes["means"].vectors)
+    assert torch.equal(alone.prototypes["means"].vectors[0], first.prototypes["means"].vectors[1])
     run.play(None, Progress())
-    assert [line["epsilon"] for line in run.history] == [epsilon([Release(1.0)], 1e-5)] * 3
+    assert [line.epsilon for line in run.history] == [epsilon([Release(1.0)], 1e-5)] * 3
 
 
 @accounted
@@ -425,15 +426,15 @@ def test_an_encoder_that_was_trained_on_the_data_is_refused(encoder: Path, priva
 def test_the_cost_is_that_of_the_client_who_pays_most() -> None:
     options = {"privacy": "example", "clip": 1.0, "noise": 1.5, "participation": 0.5, "rounds": 4, "min_size": 2}
     run = played(method="fedproto", alpha=0.3, **options)
-    turns = [member for line in run.history for member in line["participants"]]
+    turns = [member for line in run.history for member in line.participants]
     assert len(set(turns)) > 1
     costs = []
     for member in set(turns):
         size, number = len(run.federation.members[member].train), turns.count(member)
         steps = Release(1.5, min(1.0, 32 / size), -(-size // 32 - (size > 32 and size % 32 == 1)) * number)
         costs.append(epsilon([steps, Release(1.5, times=number)], 1e-5))
-    assert run.history[-1]["epsilon"] == pytest.approx(max(costs), rel=1e-12)
-    spent = [line["epsilon"] for line in run.history]
+    assert run.history[-1].epsilon == pytest.approx(max(costs), rel=1e-12)
+    spent = [line.epsilon or 0.0 for line in run.history]
     assert spent == sorted(spent)
 
 
@@ -478,7 +479,7 @@ def test_a_resumed_run_spends_and_ends_as_an_uninterrupted_one(options: dict[str
     whole = Run(given)
     whole.play(RunFolder.create(tmp_path / "whole", whole.experiment), Progress())
     if options["privacy"] == "client":
-        assert [] in [line["participants"] for line in whole.history]
+        assert [] in [line.participants for line in whole.history]
     cut = Run(given)
     with pytest.raises(Killed):
         cut.play(RunFolder.create(tmp_path / "cut", cut.experiment), KillAfter(3))
@@ -489,7 +490,7 @@ def test_a_resumed_run_spends_and_ends_as_an_uninterrupted_one(options: dict[str
     for name, tensor in whole.state().items():
         assert torch.equal(tensor, resumed.state()[name]), name
     for line, other in zip(whole.history, resumed.history, strict=True):
-        assert {**line, "seconds": 0} == {**other, "seconds": 0}
+        assert replace(line, seconds=0) == replace(other, seconds=0)
 
 
 # What is refused.
@@ -582,7 +583,7 @@ def test_prototypes_of_too_few_samples_never_leave_a_client(method: str, params:
     common: dict[str, Any] = {"method": method, "params": params, "engine": engine, "epochs": 2, "alpha": 0.5}
     every, large = (Run(asked(**common, min_count=least)) for least in (0, 6))
     (all_of,), (some,) = (
-        run.engine.round([0, 1, 2], run.broadcast, Clock(0, 2, (0, 1, 2), 3))[0].prototypes.values()
+        run.engine.round([0, 1, 2], run.broadcast, Clock(0, 2, (0, 1, 2), 3)).uploads.prototypes.values()
         for run in (every, large)
     )
     least = 12 if params else 6  # with all epochs every sample counts twice

@@ -55,7 +55,7 @@ def test_the_sum_is_all_that_the_server_needs(name: str, params: dict[str, Any])
     run = Run(Experiment.from_mapping({"method": name, "params": params, "alpha": 0.3, "min_size": 1, **options}))
     run.play_round()
     clock = Clock(1, 2, (0, 1, 2, 3), 4)
-    uploads, _ = run.engine.round([0, 1, 2, 3], run.broadcast, clock)
+    uploads = run.engine.round([0, 1, 2, 3], run.broadcast, clock).uploads
     how = summed(run.method, "--secure")
     total = {path: tensor.sum(0) for path, tensor in terms(uploads, how).items()}
     close(

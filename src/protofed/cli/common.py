@@ -15,9 +15,9 @@ import typer
 import typer.core
 import yaml
 
-from protofed import __version__
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment, check_type, parse_yaml
+from protofed.internal.version import VERSION
 
 if TYPE_CHECKING:
     from protofed.runs.result import Result
@@ -42,7 +42,7 @@ app = typer.Typer(
 def version(show: Annotated[bool, typer.Option("--version", help="Show the version.", is_eager=True)] = False) -> None:
     """Federated prototype learning."""
     if show:
-        print(f"protofed {__version__}")
+        print(f"protofed {VERSION}")
         raise typer.Exit
 
 

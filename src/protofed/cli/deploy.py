@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ import typer
 from protofed.cli.common import Config, Json, Quiet, Set, app, experiment_flags, experiment_from, finish, subcommands
 from protofed.errors import UserError
 from protofed.experiment import Experiment, read_yaml
+from protofed.server.round import Round
 
 group = subcommands("deploy", "A federation of real machines, on Flower.")
 
@@ -47,7 +49,7 @@ def init_command(
 
     flags = {"host": host, "port": port, "minimum": minimum, "deadline": deadline, "wait": wait}
     given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
-    made = deployment.Federation(folder.resolve(), clients, **given)
+    made = deployment.FederationFolder(folder.resolve(), clients, **given)
     deployment.init(made)
     print(f"{folder}: server at {made.address}, {clients} clients")
     print(f"give each client its folder, {folder}/clients/K, and nobody else: it holds the client's key")
@@ -59,7 +61,7 @@ def server_command(folder: Dir) -> None:
     _need_flower()
     from protofed.deploy import federation as deployment
 
-    federation = deployment.Federation.open(folder)
+    federation = deployment.FederationFolder.open(folder)
     log = federation.server / "superlink.log"
     raise typer.Exit(
         deployment.serve(federation, lambda: print(f"listening on {federation.address}; log: {log}", flush=True))
@@ -97,7 +99,7 @@ def run_command(
     from protofed.deploy import federation as deployment
     from protofed.runs.folder import fresh_path
 
-    federation = deployment.Federation.open(folder)
+    federation = deployment.FederationFolder.open(folder)
     experiment = Experiment.from_mapping({"clients": federation.clients, **read_yaml(config)})
     path = out or fresh_path(config.stem, federation.folder / "runs")
     deployment.check(federation, experiment, path)
@@ -111,7 +113,7 @@ def status_command(folder: Dir, as_json: Json = False) -> None:
     _need_flower()
     from protofed.deploy import federation as deployment
 
-    found = deployment.status(deployment.Federation.open(folder))
+    found = deployment.status(deployment.FederationFolder.open(folder))
     if as_json:
         print(json.dumps(found, indent=2))
         return
@@ -153,7 +155,7 @@ def _follow(
     path: Path,
     quiet: bool,
     as_json: bool,
-    play: Callable[[Callable[[dict[str, Any]], None]], None],
+    play: Callable[[Callable[[Round], None]], None],
     again: str,
 ) -> None:
     """Play, showing every round, then the result."""
@@ -168,13 +170,10 @@ def _follow(
     standing = Standing(experiment.method, experiment.seed, experiment.rounds, 0, "on Flower")
     shown.tell(standing)
 
-    def each(line: dict[str, Any]) -> None:
-        score = told_score(method_class(experiment.method).score, line["accuracy"])
-        left = line["seconds"] * (experiment.rounds - line["round"])
-        new = Standing(
-            standing.method, standing.seed, standing.rounds, line["round"], standing.engine, line["loss"], score, left
-        )
-        shown.tell(new)
+    def each(played: Round) -> None:
+        score = told_score(method_class(experiment.method).score, played.accuracy)
+        left = played.seconds * (experiment.rounds - played.round)
+        shown.tell(dataclasses.replace(standing, done=played.round, loss=played.loss, score=score, seconds_left=left))
 
     def run() -> Result:
         with interruptible():

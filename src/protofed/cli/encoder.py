@@ -17,6 +17,7 @@ from protofed.experiment import Experiment
 
 if TYPE_CHECKING:
     from protofed.models.encoder import Encoder
+    from protofed.runs.run import Run
 
 group = subcommands("encoder", "Frozen encoders, whose features stand for images.")
 
@@ -37,7 +38,6 @@ OUT = Path("encoder.safetensors")
 def train_command(flags: Mapping[str, Any], out: Out = OUT, quiet: Quiet = False) -> None:
     """Train a classifier on a dataset, as a federation of one client, and keep its encoder."""
     from protofed.models import MODELS
-    from protofed.models.encoder import Encoder
     from protofed.runs.progress import progress
     from protofed.runs.run import Run
 
@@ -56,7 +56,7 @@ def train_command(flags: Mapping[str, Any], out: Out = OUT, quiet: Quiet = False
         raise typer.Exit(130) from None
     finally:
         shown.end()
-    _keep(Encoder.of(run), out)
+    _keep(encoder_of(run), out)
 
 
 @group.command("import")
@@ -84,3 +84,25 @@ def _keep(encoder: Encoder, out: Path) -> None:
     for name, value in dataclasses.asdict(encoder.card).items():
         print(f"{name}: {value}")
     print(f"encoder: {out}")
+
+
+def encoder_of(run: Run) -> Encoder:
+    """The encoder that a run of a single client has trained."""
+    from protofed.models.encoder import Encoder, EncoderCard, in_encoder
+
+    client, group, experiment = run.federation.clients[0], run.engine.groups[0], run.experiment
+    channels, side, _ = client.train.images.shape[1:]
+    card = EncoderCard(
+        model=experiment.model,
+        channels=channels,
+        image_size=side,
+        mean=list(client.mean),
+        std=list(client.std),
+        feature_size=group.module.feature_size,  # type: ignore[arg-type]  # every model has it: `adopt` sees to that
+        source=experiment.dataset,
+        accuracy=run.result(None).accuracy["own/all/head"].last,
+        epochs=len(run.history) * experiment.epochs,
+        seed=experiment.seed,
+    )
+    trained = group.own.take([0]).items()
+    return Encoder(card, {name: tensor[0].float().cpu() for name, tensor in trained if in_encoder(name)}, run.device)

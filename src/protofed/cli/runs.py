@@ -173,7 +173,7 @@ def resume_command(
     if (experiment := opened.experiment()).engine == "flower-sim":
         simulate_command(experiment, folder, quiet, as_json)
         return
-    if (folder / "flower.json").is_file():
+    if opened.over_network:
         raise UserError("DIR", str(folder), "its clients are elsewhere; continue with `protofed deploy run`")
     with join() as ranks:
         run = Run(experiment, ranks=ranks)
@@ -220,9 +220,9 @@ def split_command(
     as_json: Json = False,
 ) -> None:
     """Show who holds what, as a table and a heat map."""
+    from protofed.data.build import federation_of
     from protofed.report.split_heatmap import heat_map
     from protofed.report.terminal import console, split_table
-    from protofed.runs.run import federation_of
 
     if out is not None and out.exists():
         raise UserError("--out", str(out), "it exists already; name a new file")

@@ -68,6 +68,7 @@ def sweep_command(
     as_json: Json = False,
 ) -> None:
     """Vary options or methods' parameters over a grid."""
+    from protofed.report.plots import plotted
     from protofed.runs.folder import fresh_path
     from protofed.runs.progress import progress
     from protofed.studies import comparison, sweeps
@@ -87,18 +88,19 @@ def sweep_command(
     path = out or fresh_path(f"sweep-{'-'.join(planned.grid)}-{planned.experiment.dataset}")
     folder = sweeps.create_folder(path, planned)
     shown = progress(quiet, len(planned.runs))
-    finish(lambda: sweeps.sweep(planned, folder, shown), shown, folder, as_json)
+    finish(lambda: plotted(sweeps.sweep(planned, folder, shown)), shown, folder, as_json)
 
 
 def resume_sweep(folder: Path, jobs: str | None, quiet: bool, as_json: bool) -> None:
     """Go on with a sweep."""
+    from protofed.report.plots import plotted
     from protofed.runs.progress import progress
     from protofed.studies import sweeps
 
     refuse_several()
     planned = _with_jobs(sweeps.open_folder(folder), jobs)
     shown = progress(quiet, len(planned.runs))
-    finish(lambda: sweeps.sweep(planned, folder, shown), shown, folder, as_json)
+    finish(lambda: plotted(sweeps.sweep(planned, folder, shown)), shown, folder, as_json)
 
 
 @app.command("choose-k")
@@ -115,6 +117,7 @@ def choose_k_command(
     as_json: Json = False,
 ) -> None:
     """Choose K, the number of prototypes a class."""
+    from protofed.report.plots import plotted
     from protofed.runs.folder import fresh_path
     from protofed.runs.progress import progress
     from protofed.studies import choose_k, comparison, sweeps
@@ -130,18 +133,19 @@ def choose_k_command(
     path = out or fresh_path(f"choose-k-{planned.experiment.dataset}")
     folder = sweeps.create_folder(path, planned, choose_k.CONFIG)
     shown = progress(quiet, len(planned.runs))
-    finish(lambda: choose_k.choose(planned, folder, shown), shown, folder, as_json)
+    finish(lambda: choose_k.choose(plotted(sweeps.sweep(planned, folder, shown)), folder), shown, folder, as_json)
 
 
 def resume_choice(folder: Path, jobs: str | None, quiet: bool, as_json: bool) -> None:
     """Go on with choosing K."""
+    from protofed.report.plots import plotted
     from protofed.runs.progress import progress
     from protofed.studies import choose_k, sweeps
 
     refuse_several()
     planned = _with_jobs(sweeps.open_folder(folder, choose_k.CONFIG), jobs)
     shown = progress(quiet, len(planned.runs))
-    finish(lambda: choose_k.choose(planned, folder, shown), shown, folder, as_json)
+    finish(lambda: choose_k.choose(plotted(sweeps.sweep(planned, folder, shown)), folder), shown, folder, as_json)
 
 
 def _with_jobs(planned: Plan, jobs: str | None) -> Plan:

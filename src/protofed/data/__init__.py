@@ -1,26 +1,10 @@
 """Datasets, the ways to divide them among clients, and the federation that comes out."""
 
-from __future__ import annotations
-
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
-import torch
-from torch.nn.functional import interpolate
-
 from protofed.data.federation import Client, Federation, federate, join
-from protofed.data.holdout import interleaved
+from protofed.data.loading import check_name, describe, load
 from protofed.data.samples import Dataset, Samples
-from protofed.data.sources.cache import cached, checksum
 from protofed.data.sources.catalogue import DATASETS
-from protofed.data.sources.download import fetch
-from protofed.data.sources.files import Form, Source, missing, present, verify
-from protofed.data.sources.image_files import folder
-from protofed.data.sources.npz import npz
 from protofed.data.splits import SPLITS, Split
-from protofed.errors import UserError, unknown
-from protofed.report.split_heatmap import heat_map
 
 __all__ = [
     "DATASETS",
@@ -31,118 +15,8 @@ __all__ = [
     "Samples",
     "Split",
     "check_name",
+    "describe",
     "federate",
-    "heat_map",
     "join",
     "load",
 ]
-
-
-OWN = {"folder": folder, "npz": npz}
-"""What reads a user's own data."""
-
-
-def load(
-    name: str, data_dir: Path | None = None, train_size: int | None = None, image_size: int | None = None
-) -> Dataset:
-    """A dataset by name, with all or the first `train_size` of its training images, of their size or of another."""
-    check_name(name)
-    kind, _, path = name.partition(":")
-    try:
-        if path:
-            dataset = _own(name, kind, Path(path), image_size)
-        elif DATASETS[name].parts:
-            dataset = _together(name, DATASETS[name], data_dir, image_size)
-        else:
-            dataset = _one(name, DATASETS[name], data_dir, image_size)
-    except OSError as error:  # a folder where a file should be, or one that may not be read
-        raise UserError("--dataset", name, f"its files cannot be read: {error}") from None
-    if train_size is None:
-        return dataset
-    if not 1 <= train_size <= len(dataset.train):
-        raise UserError("--train-size", train_size, f"{name} has 1 to {len(dataset.train)} training images")
-    return replace(dataset, train=dataset.train.take(torch.arange(train_size)))
-
-
-def check_name(name: str) -> None:
-    """Refuse what is the name of no dataset; whether its files are there is not asked."""
-    kind, _, path = name.partition(":")
-    if name not in DATASETS and not (path and kind in OWN):
-        raise unknown("--dataset", name, (*DATASETS, *(f"{kind}:PATH" for kind in OWN)))
-
-
-def _own(name: str, kind: str, path: Path, side: int | None) -> Dataset:
-    """A user's own data."""
-    if not path.exists():
-        raise UserError("--dataset", name, f"there is no {path}")
-    path = path.resolve()
-    return cached(checksum(f"{kind}:{path.stem}", [path], side), lambda: resized(OWN[kind]([path], side), side))
-
-
-def _one(name: str, source: Source, data_dir: Path | None, side: int | None) -> Dataset:
-    """A dataset that is read from files, or made."""
-    side = None if side == source.shape[-1] else side
-    form, paths = present(name, source, data_dir) or fetch(name, source, data_dir)
-
-    def decode() -> Dataset:
-        for file, path in zip(form.files, paths, strict=True):
-            verify(file, path)
-        return resized(form.read(paths, side), side)
-
-    return cached(checksum(name, paths, side), decode)
-
-
-def _together(name: str, source: Source, data_dir: Path | None, side: int | None) -> Dataset:
-    """A dataset whose domains are datasets, in colour and of one size."""
-    parts = [load(part, data_dir, None, side or source.shape[-1]) for part in source.parts]
-
-    def every(samples: list[Samples]) -> Samples:
-        return interleaved(
-            Samples(
-                torch.cat([part.images.expand(-1, 3, -1, -1) for part in samples]),
-                torch.cat([part.labels for part in samples]),
-                torch.arange(len(samples)).repeat_interleave(torch.tensor([len(part) for part in samples])),
-            )
-        )
-
-    train, test = every([part.train for part in parts]), every([part.test for part in parts])
-    return Dataset.of(name, train, test, parts[0].classes, source.domains)
-
-
-def resized(dataset: Dataset, side: int | None) -> Dataset:
-    """The dataset with square images of another size, if one is given."""
-    if side is None:
-        return dataset
-    return replace(dataset, train=_resized(dataset.train, side), test=_resized(dataset.test, side))
-
-
-def _resized(samples: Samples, side: int) -> Samples:
-    if samples.images.shape[-2:] == (side, side):
-        return samples
-    chunks = [
-        interpolate(part.float(), (side, side), mode="bilinear", antialias=True).round().clamp(0, 255).byte()
-        for part in torch.split(samples.images, 1000)
-    ]
-    return replace(samples, images=torch.cat(chunks))
-
-
-def describe(data_dir: Path | None) -> list[dict[str, Any]]:
-    """What `protofed datasets` says of each dataset; nothing is decoded."""
-    return [_about(name, source, data_dir) for name, source in DATASETS.items()]
-
-
-def _about(name: str, source: Source, data_dir: Path | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": name, "description": source.about}
-    if source.parts:
-        parts = [_about(part, DATASETS[part], data_dir) for part in source.parts]
-        absent = [part["reason"] for part in parts if not part["present"]]
-        notes = [f"{part['name']}: {part['note']}" for part in parts if part["note"]]
-        row |= {size: sum(part[size] for part in parts) for size in ("train", "test")}
-        row |= {"present": not absent, "note": "; ".join(notes), "reason": "; ".join(absent)}
-    else:
-        found = present(name, source, data_dir)
-        form: Form = found[0] if found else source.forms[0]
-        row |= {"train": form.train, "test": form.test, "present": found is not None, "note": form.note}
-        row |= {"reason": "" if found else str(missing(name, source, data_dir))}
-    shape = "×".join(str(side) for side in source.shape)
-    return row | {"classes": source.classes, "shape": shape, "domains": source.domains, "terms": source.terms}

@@ -15,14 +15,15 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from protofed.data import Federation
-from protofed.deploy.client_memory import FolderMemory, Memory, StateMemory, recall, remember
+from protofed.data.build import federation_of
+from protofed.deploy.client_memory import ClientMemory, FolderMemory, StateMemory, recall, remember
 from protofed.deploy.owner import PARTS, Says
 from protofed.deploy.wire import pack, read_book, size, spelt, unpack
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Clock
-from protofed.runs.run import Run, federation_of
+from protofed.runs.run import Run
 from protofed.trust.screening import RefusedError, Schema, tensors_of
 from protofed.trust.secagg import PUBLIC, SEALED, Member, added, integers
 from protofed.trust.summation import summed
@@ -85,10 +86,10 @@ def federation_here(experiment: Experiment, owner: Owner) -> Federation:
 class Handler(Protocol):
     """Makes an answer of a message."""
 
-    def __call__(self, facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict: ...
+    def __call__(self, facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict: ...
 
 
-def hello(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:  # noqa: ARG001
+def hello(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:  # noqa: ARG001
     """Who this is, whether it brings data, how many samples it trains on, and what images and classes look like."""
     experiment = Experiment.from_mapping(facts["experiment"])
     owner.check(experiment, len(data))
@@ -99,13 +100,13 @@ def hello(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -
     return pack({"id": owner.id, **about, **named})
 
 
-def train(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
+def train(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
     """A turn."""
     if _asked(facts, data, owner)[0].secure:
         raise RefusedError("an upload without masks")
     run, received, clock = _arrive(facts, data, owner, memory)
-    upload, (loss,) = run.engine.round([owner.id], received, clock)
-    upload = upload.client(0)
+    outcome = run.engine.round([owner.id], received, clock)
+    upload, loss = outcome.uploads.client(0), outcome.losses[0]
     owner.check_upload(upload)
     answer = pack({"id": owner.id, "loss": loss}, upload)
     owner.check_size(size(answer))
@@ -113,17 +114,19 @@ def train(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -
     return answer
 
 
-def evaluate(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
+def evaluate(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
     """Accuracies of this client's model, and of the server's, on its own test set."""
     run, received, _ = _arrive(facts, data, owner, memory, after=True)
     if memory.secrets():
         member = Member.decode(memory.secrets())
         member.end()
         memory.keep_secrets(member.encode())
-    return pack({"id": owner.id, **asdict(run.evaluator(received))})
+    scores = asdict(run.evaluator(received))
+    del scores["traffic"]  # that is the server's to count
+    return pack({"id": owner.id, **scores})
 
 
-def keys(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
+def keys(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
     """Secure aggregation, step 1: new keys."""
     _, clock = _asked(facts, data, owner)
     before = Member.decode(memory.secrets()) if memory.secrets() else None
@@ -133,7 +136,7 @@ def keys(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) ->
     return answer
 
 
-def shares(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
+def shares(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
     """Step 2: shares of this client's secrets, sealed for the others."""
     _, clock = _asked(facts, data, owner)
     member = _member(memory, clock)
@@ -142,15 +145,16 @@ def shares(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) 
     return answer
 
 
-def masked(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
+def masked(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
     """Step 3: a turn, of which the server learns what it adds to the sum of all, and this under masks."""
     run, received, clock = _arrive(facts, data, owner, memory)
     member = _member(memory, clock)
     member.receive(read_book(facts.get("sealed"), SEALED))
     memory.keep_secrets(member.encode())  # now, so that the masks serve one turn, whatever is asked while it trains
-    uploads, (loss,) = run.engine.round([owner.id], received, clock)
-    owner.check_upload(uploads.client(0))
-    row = member.mask(integers(added(uploads, loss, summed(run.method, "--secure")), len(member.who)))
+    outcome = run.engine.round([owner.id], received, clock)
+    owner.check_upload(outcome.uploads.client(0))
+    terms = added(outcome.uploads, outcome.losses[0], summed(run.method, "--secure"))
+    row = member.mask(integers(terms, len(member.who)))
     answer = pack({"id": owner.id}, Upload(numbers={"masked": torch.from_numpy(row.view(np.int64))}))
     owner.check_size(size(answer))
     memory.keep_secrets(member.encode())
@@ -158,7 +162,7 @@ def masked(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) 
     return answer
 
 
-def unmask(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) -> RecordDict:
+def unmask(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
     """Step 4: a share of one secret of each client, by which the masks of the sum come off."""
     _, clock = _asked(facts, data, owner)
     member = _member(memory, clock)
@@ -167,7 +171,7 @@ def unmask(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory) 
     return answer
 
 
-def _member(memory: Memory, clock: Clock) -> Member:
+def _member(memory: ClientMemory, clock: Clock) -> Member:
     """This client's side of the round's secure aggregation, as it was after the last step."""
     member = Member.decode(memory.secrets()) if memory.secrets() else None
     if member is None or member.round != clock.round:
@@ -184,7 +188,7 @@ def _asked(facts: Mapping[str, Any], data: bytes, owner: Owner) -> tuple[Experim
 
 
 def _arrive(
-    facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Memory, after: bool = False
+    facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory, after: bool = False
 ) -> tuple[Run, Broadcast, Clock]:
     """This client as it is before a round, or after it, and what it was sent."""
     experiment, clock = _asked(facts, data, owner)
@@ -203,7 +207,7 @@ def _answer(handler: Handler, message: Message, context: Context) -> Message:
     try:
         owner = Owner.of(context.node_config)
         facts, data = unpack(message.content, int(owner.megabytes * 1e6))
-        memory: Memory = StateMemory(context.state)
+        memory: ClientMemory = StateMemory(context.state)
         if owner.memory is not None:
             memory = FolderMemory(Path(owner.memory) / _plain(facts["run"]))
         return Message(handler(facts, data, owner, memory), reply_to=message)

@@ -15,12 +15,13 @@ from safetensors.torch import save
 
 from protofed.deploy.wire import record
 from protofed.engines.client_group import Group
+from protofed.internal.atomic_files import write_file
 from protofed.messages import tensors_in
 
 KEPT = 3
 
 
-class Memory(Protocol):
+class ClientMemory(Protocol):
     """Encoded models by the number of the round that they come from."""
 
     def rounds(self) -> list[int]:
@@ -110,16 +111,13 @@ class FolderMemory:
         self._write(self.folder / "secrets.json", data)
 
     def _write(self, path: Path, data: bytes) -> None:
-        draft = self.folder / "draft"  # one name: what a killed client leaves is written over
-        draft.touch(mode=0o600)
-        draft.write_bytes(data)
-        draft.replace(path)
+        write_file(path, lambda draft: draft.write_bytes(data), alone=True, mode=0o600)
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number}.safetensors"
 
 
-def recall(memory: Memory, group: Group, before: int) -> None:
+def recall(memory: ClientMemory, group: Group, before: int) -> None:
     """Give a client, the only one of its group, the model it had before a round."""
     known = [number for number in memory.rounds() if number < before]
     if known:
@@ -128,7 +126,7 @@ def recall(memory: Memory, group: Group, before: int) -> None:
         group.own.put([0], {name.removeprefix("own/"): tensor.unsqueeze(0) for name, tensor in state.items()})
 
 
-def remember(memory: Memory, group: Group, number: int) -> None:
+def remember(memory: ClientMemory, group: Group, number: int) -> None:
     """Keep the model that a client has after a round."""
     state = {f"own/{name}": tensor[0].contiguous() for name, tensor in group.own.take([0]).items()}
     memory.write(number, save(state | {"taken": group.taken[0].to(torch.int64)}))

@@ -10,6 +10,8 @@ from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from protofed.deploy.wire import size
+from protofed.messages import Traffic
 from protofed.trust.screening import RefusedError
 
 POLL = 0.1
@@ -25,7 +27,7 @@ class Answers(NamedTuple, Generic[T]):
 
     given: dict[int, T]
     left_out: dict[int, str]
-    bytes_up: int
+    traffic: Traffic
 
 
 def exchange(
@@ -53,8 +55,8 @@ def exchange(
                 left_out[node] = _reason(answer.error, late)
                 continue
             try:
-                given[node], size = read(node, answer.content)
-                received += size
+                given[node], length = read(node, answer.content)
+                received += length
             except RefusedError as error:
                 left_out[node] = f"refused: {error}"
         if time.monotonic() - began > deadline:  # after a last look: asking may take long too
@@ -62,7 +64,8 @@ def exchange(
         if waiting:
             time.sleep(min(POLL + (time.monotonic() - began) / 20, SLOWEST))
     left_out |= dict.fromkeys(waiting.values(), late)
-    return Answers(given, left_out, received)
+    asked = sum(size(question) for question in questions.values())
+    return Answers(given, left_out, Traffic(received, asked))
 
 
 def _reason(error: Error, late: str) -> str:

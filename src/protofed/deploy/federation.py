@@ -62,8 +62,9 @@ from protofed.deploy.processes import (
 from protofed.deploy.server_settings import Settings, check_out, read_nodes, toml
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment, read_yaml
+from protofed.internal.atomic_files import write_text
 from protofed.internal.schema import made
-from protofed.runs.folder import write_atomically
+from protofed.server.round import Round
 
 COMES_BACK = 120.0
 """Seconds in which a client tries to connect first: a server takes one that was killed for present for a minute."""
@@ -91,7 +92,7 @@ CLIENT = """\
 
 
 @dataclass(frozen=True)
-class Federation:
+class FederationFolder:
     """What federation.yaml says."""
 
     folder: Path
@@ -104,7 +105,7 @@ class Federation:
     days: int = 365  # that certificates hold
 
     @classmethod
-    def open(cls, folder: Path) -> Federation:
+    def open(cls, folder: Path) -> FederationFolder:
         """One that `deploy init` made."""
         path = folder / "federation.yaml"
         if not path.is_file():
@@ -131,7 +132,7 @@ class Federation:
         return self.folder / "clients" / str(number)
 
 
-def init(federation: Federation) -> None:
+def init(federation: FederationFolder) -> None:
     """Make the folder, with all certificates and keys; what is there is never written over."""
     folder = federation.folder
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
@@ -161,7 +162,7 @@ def init(federation: Federation) -> None:
         raise
 
 
-def _fill(federation: Federation) -> None:
+def _fill(federation: FederationFolder) -> None:
     """Write certificates, keys and configuration."""
     federation.server.mkdir(mode=0o700)
     (federation.server / "keys").mkdir()
@@ -265,7 +266,7 @@ def _write(path: Path, data: bytes, mode: int = 0o644) -> None:
         file.write(data)
 
 
-def serve(federation: Federation, ready: Callable[[], None]) -> int:
+def serve(federation: FederationFolder, ready: Callable[[], None]) -> int:
     """Flower's SuperLink, until it ends or is told to."""
     server, log = federation.server, federation.server / "superlink.log"
     command = [tool("flower-superlink"), "--enable-supernode-auth", "--disable-runtime-dependency-installation"]
@@ -282,7 +283,7 @@ def serve(federation: Federation, ready: Callable[[], None]) -> int:
             return _until(process, told, log)
 
 
-def _register(federation: Federation) -> None:
+def _register(federation: FederationFolder) -> None:
     """Make every client's key known, once; Flower says which node it is."""
     nodes = _nodes(federation)
     new = [number for number in range(federation.clients) if number not in nodes]
@@ -293,10 +294,10 @@ def _register(federation: Federation) -> None:
             key = str(federation.server / "keys" / f"{number}.pub")
             said = ask("supernode", "register", key, CONNECTION, "--name", f"client-{number}")
             nodes[number] = int(said["node-id"])
-            write_atomically(federation.server / "nodes.json", json.dumps(nodes, indent=1) + "\n")
+            write_text(federation.server / "nodes.json", json.dumps(nodes, indent=1) + "\n")
 
 
-def _nodes(federation: Federation) -> dict[int, int]:
+def _nodes(federation: FederationFolder) -> dict[int, int]:
     """The nodes of the clients that are registered so far."""
     path = federation.server / "nodes.json"
     return read_nodes(path) if path.exists() else {}
@@ -381,14 +382,14 @@ def _check_data(data: str | None, data_dir: str | None) -> None:
         load(data, None if data_dir is None else Path(data_dir))
 
 
-def check(federation: Federation, experiment: Experiment, out: Path) -> None:
+def check(federation: FederationFolder, experiment: Experiment, out: Path) -> None:
     """Refuse an experiment of another number of clients, or one that its folder is not for."""
     if experiment.clients != federation.clients:
         raise UserError("--clients", experiment.clients, f"the federation has {federation.clients}")
     check_out(out, experiment)
 
 
-def play(federation: Federation, experiment: Experiment, out: Path, each: Callable[[dict[str, Any]], None]) -> None:
+def play(federation: FederationFolder, experiment: Experiment, out: Path, each: Callable[[Round], None]) -> None:
     """A run of the whole federation, from its beginning or from where its folder says."""
     settings = Settings(
         str(out.resolve()),
@@ -404,7 +405,7 @@ def play(federation: Federation, experiment: Experiment, out: Path, each: Callab
     follow.play(federation.home, app, out, each)
 
 
-def status(federation: Federation) -> dict[str, Any]:
+def status(federation: FederationFolder) -> dict[str, Any]:
     """Who is there, and which runs there have been; an error where no server answers."""
     nodes = _nodes(federation)
     with commands(federation.home) as ask:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from protofed.deploy.processes import CONNECTION, commands
 from protofed.errors import HopelessError, LostError
+from protofed.runs.folder import RunFolder
+from protofed.server.round import Round
 
 LOOK = 0.5
 """Seconds between two looks at the run folder."""
@@ -19,9 +19,9 @@ HOPELESS = "it would fail again: "
 """What the text of such an error begins with at the server: of errors Flower passes on nothing else."""
 
 
-def play(home: Path, app: Path, out: Path, each: Callable[[dict[str, Any]], None], *options: str) -> None:
-    """Play a run to its end; `each` sees the line of every new round. An interruption stops it there too."""
-    seen = _rounds(out)
+def play(home: Path, app: Path, out: Path, each: Callable[[Round], None], *options: str) -> None:
+    """Play a run to its end; `each` sees every new round. An interruption stops it there too."""
+    seen = len(RunFolder(out).played())
     with commands(home) as ask:
         number = str(ask("run", str(app), CONNECTION, *options)["run-id"])
         try:
@@ -44,16 +44,9 @@ def play(home: Path, app: Path, out: Path, each: Callable[[dict[str, Any]], None
         raise LostError(f"the run has {run['status'].replace(':', ', ')}: {why}")
 
 
-def _rounds(out: Path) -> int:
-    path = out / "rounds.jsonl"
-    return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
-
-
-def _show(out: Path, seen: int, each: Callable[[dict[str, Any]], None]) -> int:
+def _show(out: Path, seen: int, each: Callable[[Round], None]) -> int:
     """Show the rounds that are new; a line that is still being written waits."""
-    path = out / "rounds.jsonl"
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    lines = text[: text.rfind("\n") + 1].splitlines()
-    for line in lines[seen:]:
-        each(json.loads(line))
-    return max(seen, len(lines))
+    rounds = RunFolder(out).played()
+    for played in rounds[seen:]:
+        each(played)
+    return max(seen, len(rounds))

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypedDict, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -25,21 +25,24 @@ from protofed.deploy.exchange import Answers, exchange
 from protofed.deploy.follow_run import HOPELESS
 from protofed.deploy.server_settings import Settings, check_out, read_nodes
 from protofed.deploy.wire import pack, read_book, size, spelt, unpack
-from protofed.engines.base import Engine
+from protofed.engines.base import Engine, Outcome
+from protofed.engines.private import made_up
 from protofed.engines.sequential import Sequential
 from protofed.errors import DivergedError, HopelessError, LostError, UserError
 from protofed.evaluation.accuracy import MODELS, RULES, TESTS, Evaluation
 from protofed.experiment import Experiment, read_yaml
-from protofed.internal.schema import read_json, require
-from protofed.messages import Broadcast, Upload
+from protofed.internal.atomic_files import write_text
+from protofed.messages import Broadcast, Traffic, Upload
 from protofed.methods import build_method
 from protofed.methods.base import Clock, PublicExchange
 from protofed.models import factory_of
 from protofed.randomness import generator
-from protofed.runs.folder import RunFolder, make_folder, write_atomically
+from protofed.runs.folder import RunFolder, make_folder
+from protofed.runs.network_label import MOST_CLASSES, NetworkLabel, read_network_label, too_large
 from protofed.runs.progress import Progress
-from protofed.runs.run import Run, participants
-from protofed.trust.screening import SLOTS, RefusedError, Schema, made_up, refusals, tensors_of
+from protofed.runs.run import Run
+from protofed.server.participation import participants
+from protofed.trust.screening import SLOTS, RefusedError, Schema, refusals, tensors_of
 from protofed.trust.secagg import (
     PUBLIC,
     SEALED,
@@ -62,10 +65,8 @@ T = TypeVar("T")
 LOG = logging.getLogger("flwr")
 LARGEST = 2 * 10**9
 """Bytes of an answer."""
-LARGEST_IMAGE, LARGEST_IMAGES = 2**24, 2**28
-"""Bytes of a client's image, and of all clients': the server makes some of the size that clients name."""
-MOST_CLASSES = 10_000
-"""That clients may name together."""
+LARGEST_IMAGE = 2**24
+"""Bytes of a client's image: the server makes one of the size that the client names."""
 MOST_SAMPLES = 10**9
 """That a client may say it trains on."""
 WORST = 1e12
@@ -81,32 +82,6 @@ SCORES = {"/".join(parts) for parts in itertools.product(MODELS, TESTS, RULES)}
 """Names of accuracies that clients may tell."""
 
 
-class Label(TypedDict):
-    """What holds for a run from its beginning: its name at the clients, and what they said of their images."""
-
-    run: str
-    brings: bool  # whether clients have data of their own, or parts of the experiment's dataset
-    classes: list[str]
-    domains: list[str]
-    shapes: list[list[int]]
-
-
-def read_label(path: Path, clients: int) -> Label:
-    """The flower.json of a run folder."""
-    said = read_json(path)
-    require(str(path), said, Label)
-    label: Label = said
-    usable = all(len(shape) == 3 and min(shape) >= 1 for shape in label["shapes"]) and label["classes"]
-    if not usable or len(label["shapes"]) != clients or too_much(label):
-        raise UserError(str(path), label["shapes"], f"it must give the shape of the images of {clients} clients")
-    return label
-
-
-def too_much(label: Label) -> bool:
-    """Whether what stands in for the clients would take too much memory."""
-    return sum(map(math.prod, label["shapes"])) > LARGEST_IMAGES or len(label["classes"]) > MOST_CLASSES
-
-
 class Known(NamedTuple):
     """A client that has said who it is."""
 
@@ -118,7 +93,7 @@ class Known(NamedTuple):
     domains: tuple[str, ...]
 
 
-class Turn(NamedTuple):
+class TrainReply(NamedTuple):
     """What a client has made in a round."""
 
     upload: Upload
@@ -239,10 +214,11 @@ class Remote(Sequential):
         self.clients, self.schema, self.settings = clients, schema, clients.settings
         self.scores = set(scores)
         self.clock = Clock(0, self.experiment.rounds)
+        self._traffic = Traffic()  # of the round or evaluation that is going on
 
-    def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Upload, list[float]]:
+    def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> Outcome:
         """Until the minimum of clients has answered, or they have failed too often."""
-        self.exchanged, self.clock = (0, 0), clock
+        self._traffic, self.clock = Traffic(), clock
         needed = self._needed(who)
         for _ in range(TRIES):
             there = self.clients.connected()
@@ -250,10 +226,10 @@ class Remote(Sequential):
                 answers = self._played([member for member in who if member in there], broadcast, needed)
                 lack = f"fewer than {needed} answered"
             except UnmaskError as error:
-                answers, lack = Answers({}, {}, 0), str(error)
+                answers, lack = Answers({}, {}, Traffic()), str(error)
             absent = self.clients.absent([member for member in who if member not in there])
-            self.left_out = dict(sorted((absent | answers.left_out).items()))
-            for member, why in self.left_out.items():
+            left_out = dict(sorted((absent | answers.left_out).items()))
+            for member, why in left_out.items():
                 LOG.warning("round %d: client %d is left out: %s", clock.round + 1, member, why)
             if len(answers.given) >= needed:
                 break
@@ -265,10 +241,7 @@ class Remote(Sequential):
         members = sorted(answers.given)
         losses = [answers.given[member].loss for member in members]
         uploads = self._together([answers.given[member].upload for member in members])
-        up, down = self.exchanged  # all bytes; the runner counts these itself:
-        sent = sum(self.method.send(broadcast, member).size() for member in members)
-        self.exchanged = up - sum(uploads.sizes()), down - sent
-        return uploads, losses
+        return Outcome(tuple(members), uploads, losses, left_out, self._traffic)
 
     def declared(self, who: Sequence[int]) -> list[int]:
         """By what they said when they came."""
@@ -278,7 +251,7 @@ class Remote(Sequential):
         """How many of a round's clients must answer."""
         return min(self.settings.minimum, len(who))
 
-    def _played(self, members: Sequence[int], broadcast: Broadcast, needed: int) -> Answers[Turn]:  # noqa: ARG002
+    def _played(self, members: Sequence[int], broadcast: Broadcast, needed: int) -> Answers[TrainReply]:  # noqa: ARG002
         """What clients have made in a round."""
         return self._ask("train", members, broadcast, self._read_upload)
 
@@ -288,6 +261,7 @@ class Remote(Sequential):
 
     def evaluate(self, broadcast: Broadcast) -> Evaluation:
         """What the clients that are there say of their models."""
+        self._traffic = Traffic()
         there = list(self.clients.connected())
         answers = self._ask("evaluate", there, broadcast, self._read_scores)
         tested = sorted(answers.given)
@@ -307,7 +281,13 @@ class Remote(Sequential):
         }
         diagnostic = [name for name in found[0].diagnostic if name in per_client]
         everyone = len(tested) == self.federation.total
-        return Evaluation(per_client, per_domain, diagnostic=diagnostic, tested=None if everyone else tested)
+        return Evaluation(
+            per_client,
+            per_domain,
+            diagnostic=diagnostic,
+            tested=None if everyone else tested,
+            traffic=self._traffic,
+        )
 
     def _ask(
         self,
@@ -337,28 +317,27 @@ class Remote(Sequential):
             self.settings.deadline,
             lambda node, content: read(number[node], content),
         )
-        up, down = self.exchanged
-        self.exchanged = up + given.bytes_up, down + sum(size(question) for question in questions.values())
+        self._traffic += given.traffic
         return Answers(
             {number[node]: value for node, value in given.given.items()},
             {number[node]: why for node, why in given.left_out.items()},
-            given.bytes_up,
+            given.traffic,
         )
 
-    def _read_upload(self, member: int, content: RecordDict) -> tuple[Turn, int]:
+    def _read_upload(self, member: int, content: RecordDict) -> tuple[TrainReply, int]:
         facts, data = unpack(content, LARGEST)
         loss = facts.get("loss")
         if facts.get("id") != member:
             raise RefusedError("it says that it is another client")
         if not (isinstance(loss, float) and abs(loss) < WORST):
             raise RefusedError("its loss is no usable number")
-        return Turn(Upload.from_flat(self.schema.check(tensors_of(data))), loss), size(content)
+        return TrainReply(Upload.from_flat(self.schema.check(tensors_of(data))), loss), size(content)
 
     def _read_scores(self, member: int, content: RecordDict) -> tuple[Evaluation, int]:
         facts, _ = unpack(content, LARGEST)
         if facts.get("id") != member:
             raise RefusedError("it says that it is another client")
-        names = [item.name for item in dataclasses.fields(Evaluation)]
+        names = [item.name for item in dataclasses.fields(Evaluation) if item.name != "traffic"]
         try:
             found = Evaluation(**{name: facts[name] for name in names})
             values = [value for some in found.per_client.values() for value in some]
@@ -391,7 +370,7 @@ class Secure(Remote):
     def _needed(self, who: Sequence[int]) -> int:
         return max(super()._needed(who), threshold(len(who)))
 
-    def _played(self, members: Sequence[int], broadcast: Broadcast, needed: int) -> Answers[Turn]:
+    def _played(self, members: Sequence[int], broadcast: Broadcast, needed: int) -> Answers[TrainReply]:
         """The same of every client: the round's sum as one upload, and the mean loss."""
         left_out: dict[int, str] = {}
 
@@ -422,8 +401,8 @@ class Secure(Remote):
         upload = upload_of(total, len(masked))
         for why in refusals(upload, broadcast, self.declared(list(masked))).values():
             raise UnmaskError(f"the sum is of no use: {why}")
-        turn = Turn(upload, float(total["loss"]) / len(masked))
-        return Answers(dict.fromkeys(masked, turn), left_out, 0)
+        turn = TrainReply(upload, float(total["loss"]) / len(masked))
+        return Answers(dict.fromkeys(masked, turn), left_out, Traffic())
 
     def _together(self, uploads: Sequence[Upload]) -> Upload:
         return uploads[0]
@@ -461,8 +440,8 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
     path = Path(settings.out)
     check_out(path, experiment)
     folder = RunFolder(path)
-    label = folder.label
-    old = read_label(label, experiment.clients) if label.exists() else None
+    label = folder.network_label
+    old = read_network_label(label, experiment.clients) if label.exists() else None
     clients = Clients(grid, experiment, settings, old["run"] if old else secrets.token_hex(8))
     if old:
         clients.classes, clients.brings = old["classes"], old["brings"]
@@ -473,7 +452,7 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
         lack = f"{len(there)} of at least {settings.minimum} clients came within {settings.wait:g} s"
         raise LostError("; ".join([lack, *reasons]))
     said = old or _label(clients)
-    if too_much(said):
+    if too_large(said):
         named = {number: (len(client.classes), list(client.shape)) for number, client in sorted(clients.known.items())}
         raise UserError(
             "classes and images", named, "together they are too many: leave out who names what it should not"
@@ -483,7 +462,7 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
     if not old:
         make_folder(path, label.name, json.dumps(said) + "\n")
     if not (path / "config.yaml").exists():
-        write_atomically(path / "config.yaml", run.experiment.to_yaml())
+        write_text(path / "config.yaml", run.experiment.to_yaml())
     if old:
         run.restore(folder.claim())
     run.play(folder, Progress())
@@ -509,7 +488,7 @@ def check(experiment: Experiment) -> None:
             raise UserError("--secure", True, f"a sum over {number} client hides nothing: raise --participation")
 
 
-def _label(clients: Clients) -> Label:
+def _label(clients: Clients) -> NetworkLabel:
     """What those who are there when a run begins say of their images: it holds for the run, whoever comes or leaves."""
     known = [client for _, client in sorted(clients.known.items())]
     return {
@@ -521,13 +500,14 @@ def _label(clients: Clients) -> Label:
     }
 
 
-def _prepared(experiment: Experiment, clients: Clients, said: Label) -> Run:
+def _prepared(experiment: Experiment, clients: Clients, said: NetworkLabel) -> Run:
     """A run whose clients stand for those that are elsewhere."""
     stand_ins = [_noise(shape) for shape in said["shapes"]]
     local = dataclasses.replace(experiment, engine="sequential", width=None, device="cpu", secure=False)
     federation = Federation(tuple(stand_ins), tuple(said["classes"]), tuple(said["domains"]))
     example = Run(local, federation=federation)
-    upload, _ = example.engine.round([0], example.broadcast, Clock(0, experiment.rounds, (0,), 1, experiment.seed))
+    clock = Clock(0, experiment.rounds, (0,), 1, experiment.seed)
+    upload = example.engine.round([0], example.broadcast, clock).uploads
     scores = example.evaluator(example.broadcast).per_client
     run = Run(local, federation=federation)
     if experiment.secure:

@@ -11,6 +11,7 @@ from typing import Any
 from protofed.errors import UserError
 from protofed.experiment import Experiment, read_yaml
 from protofed.internal.schema import read_json
+from protofed.runs.folder import RunFolder
 
 WHOLE = re.compile("[0-9]{1,20}")
 """Numbers of clients and of nodes, which have 64 bits."""
@@ -52,7 +53,7 @@ def toml(value: str | float) -> str:
 
 def check_out(path: Path, experiment: Experiment) -> None:
     """Refuse a folder in which this experiment can neither begin nor go on."""
-    if path.exists() and not (path / "flower.json").is_file():
+    if path.exists() and not RunFolder(path).over_network:
         raise UserError("--out", str(path), "it exists and is not the folder of a run over a network; name a new one")
     config = path / "config.yaml"
     if not config.is_file():  # new, or killed before its first round

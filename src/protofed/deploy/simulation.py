@@ -6,16 +6,16 @@ import dataclasses
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from protofed.deploy.flower_app import write_app
 from protofed.deploy.follow_run import play
 from protofed.deploy.processes import connect, free_port, running, tool, until_listening
 from protofed.deploy.server_settings import Settings
 from protofed.experiment import Experiment
+from protofed.server.round import Round
 
 
-def simulate(experiment: Experiment, out: Path, each: Callable[[dict[str, Any]], None]) -> None:
+def simulate(experiment: Experiment, out: Path, each: Callable[[Round], None]) -> None:
     """A run with one simulated node a client; everything it needs is gone afterwards, except the run folder."""
     with tempfile.TemporaryDirectory(prefix="protofed-") as place:
         folder, port = Path(place), free_port()

@@ -16,7 +16,7 @@ from protofed.engines.client_group import Group
 from protofed.engines.sequential import Sequential
 from protofed.engines.stacked import Stacked
 from protofed.experiment import Experiment
-from protofed.internal.atomic_files import cache_folder, write_whole
+from protofed.internal.atomic_files import cache_folder, write_file
 
 STEPS, GPU_STEPS, TRIALS = 2, 24, 3
 """Steps of a trial, on a GPU enough to forget what a round takes besides, and how many trials; the first warms up."""
@@ -118,4 +118,4 @@ def _remembered() -> Iterator[dict[str, dict[str, float]]]:
     if known != before:
         with suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(file, lambda draft: draft.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8"))
+            write_file(file, lambda draft: draft.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from protofed.data.federation import Federation
+from protofed.data.images import fit
 from protofed.engines.batches import Losses, Schedule, schedule, steps_in_epoch
-from protofed.engines.client_group import Group, Personal, State, Turns, fit
+from protofed.engines.client_group import Group, Personal, State, Turns
 from protofed.engines.distributed import ALONE, Ranks
 from protofed.errors import DivergedError, LostError, UserError
 from protofed.experiment import Experiment
 from protofed.internal.profiling import section
-from protofed.messages import Broadcast, Upload
+from protofed.messages import Broadcast, Traffic, Upload
 from protofed.methods.base import Batch, Clock, Method, Phase, PublicExchange, Trained, Turn
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes
@@ -43,6 +44,25 @@ class Share(NamedTuple):
     losses: Tensor  # [clients]: mean training losses
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What a round of local training has made."""
+
+    who: tuple[int, ...]  # the clients that made it to the end, in client order
+    uploads: Upload  # of each of them; their sum as that of one, where the engine learns no more
+    losses: list[float]  # mean training loss of each of them
+    left_out: Mapping[int, str]  # the reason, by client; one that was refused in a public exchange goes on training
+    traffic: Traffic  # all that was sent for it
+
+
+class Agreement(NamedTuple):
+    """What clients have agreed on over public images."""
+
+    broadcast: Broadcast
+    refused: Mapping[int, str]  # the reason, by client
+    traffic: Traffic
+
+
 class Engine(ABC):
     """Trains the clients of a round and runs models for evaluation."""
 
@@ -51,9 +71,6 @@ class Engine(ABC):
     width: int | None = None  # clients in one batched step
     tested_at_once: ClassVar[int] = 100  # clients whose models are tested side by side, or fewer if those are large
     ranks: Ranks = ALONE  # the processes that clients are shared out among
-    exchanged: tuple[int, int] = (0, 0)  # bytes up and down beyond a round's uploads and broadcasts
-    left_out: Mapping[int, str] = MappingProxyType({})  # who did not make it to the end of a round, and why
-    unbelieved: Mapping[int, str] = MappingProxyType({})  # whose part in a round's public phase was refused, and why
 
     def __init__(
         self,
@@ -96,20 +113,28 @@ class Engine(ABC):
     ) -> dict[str, Tensor]:
         """One step of n models on the same public batch, by the method's `public_loss`."""
 
-    def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Upload, list[float]]:
-        """One round of local training: uploads and mean training losses, both in client order.
-
-        `exchanged`, `left_out` and `unbelieved` are of this round.
-        """
-        self.exchanged, self.unbelieved = (0, 0), {}
+    def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> Outcome:
+        """One round of local training of the clients in `who`, which are in client order."""
         if not who:
-            return self._nothing(), []
+            return Outcome((), self._nothing(), [], {}, Traffic())
         received = self._receive(self._mine(who), broadcast)
         present = self._present(received)
+        sent, refused = Traffic(down=sent_bytes(self.method, broadcast, who)), {}
         if isinstance(self.method, PublicExchange):
             with section("forward/backward"):
                 agreed = self._public_phase(self.method, present, received, clock)
-            received = dict.fromkeys(received, agreed)
+            received = dict.fromkeys(received, agreed.broadcast)
+            sent, refused = sent + agreed.traffic, dict(agreed.refused)
+        shares = self.ranks.gather(self._play(present, received, clock), self.device)
+        for share in shares:
+            self.groups[share.group].keep(share.rows, share.weights)
+        by_member = zip(self._members(shares), torch.cat([share.losses for share in shares]).tolist(), strict=True)
+        uploads = self._uploads(shares)
+        sent += Traffic(up=sum(uploads.sizes()))
+        return Outcome(tuple(who), uploads, [loss for _, loss in sorted(by_member)], refused, sent)
+
+    def _play(self, present: Present, received: Mapping[int, Broadcast], clock: Clock) -> list[Share]:
+        """Train the clients of each group, then make their uploads: by then a GPU has work queued for all of them."""
         losses = []
         played: list[tuple[Group, list[int], Trained]] = []
         for group, rows in present:
@@ -129,11 +154,7 @@ class Engine(ABC):
             shares.append(self._share(group, rows, upload, trained.weights, means))
         for (group, rows, _), (lost, means) in zip(played, losses, strict=True):
             _check_finite([group.members[row] for row in rows], lost, means, clock)  # here a GPU is waited for
-        shares = self.ranks.gather(shares, self.device)
-        for share in shares:
-            self.groups[share.group].keep(share.rows, share.weights)
-        by_member = zip(self._members(shares), torch.cat([share.losses for share in shares]).tolist(), strict=True)
-        return self._uploads(shares), [loss for _, loss in sorted(by_member)]
+        return shares
 
     def prepare(self, features: Tensor, labels: Tensor, received: Broadcast) -> dict[str, Tensor]:
         """What clients make of their data before they train."""
@@ -255,29 +276,33 @@ class Engine(ABC):
 
     def _public_phase(
         self, method: PublicExchange, present: Present, received: Mapping[int, Broadcast], clock: Clock
-    ) -> Broadcast:
+    ) -> Agreement:
         """Each participant's own model steps through the public images, towards what all of them make of each batch.
 
         What the server makes of these models is what everybody trains from. Their way to it is not counted: it
         replaces that of the trained models at the end of the round, which only evaluation asks for.
         """
         assert self.public is not None  # the runner refuses to start without
-        order = torch.randperm(len(self.public), generator=generator(self.experiment.seed, "public", clock.round))
+        public = self.public
+        order = torch.randperm(len(public), generator=generator(self.experiment.seed, "public", clock.round))
         batches = [rows for rows in torch.split(order, method.public_batch) if len(rows) > 1]
         weights = [self._latest(group, rows, received, clock) for group, rows in present]
+        refused: dict[int, str] = {}
+        sent = Traffic()
 
         def views(batch: Tensor) -> list[Tensor]:
-            return [group.pixels(fit(self.public[batch], group.images.shape[1:])) for group, _ in present]  # type: ignore[index]  # asserted above
+            return [group.pixels(fit(public[batch], group.images.shape[1:])) for group, _ in present]
 
         def exchange(batch: Tensor) -> Broadcast:
+            nonlocal sent
             made = [
                 method.public_upload(*self.forward(group, state, x))
                 for (group, _), state, x in zip(present, weights, views(batch), strict=True)
             ]
-            uploads = self._believed(present, made, clock)
+            uploads, found = self._screened(present, made, clock)
+            refused.update(found)
             answer = method.public_aggregate(uploads)
-            up, down = self.exchanged
-            self.exchanged = (up + len(clock.who) * uploads.client(0).size(), down + len(clock.who) * answer.size())
+            sent += Traffic(len(clock.who) * uploads.client(0).size(), len(clock.who) * answer.size())
             return answer
 
         once = [exchange(batch) for batch in batches] if method.exchange == "round" else []
@@ -289,23 +314,21 @@ class Engine(ABC):
         sizes = [self.send(torch.tensor([group.sizes[row] for row in rows])) for group, rows in present]
         shared = [{name: value for name, value in state.items() if method.shares(name)} for state in weights]
         agreeing = [Upload(state, {}, {"samples": some}) for state, some in zip(shared, sizes, strict=True)]
-        return method.aggregate(self._believed(present, agreeing, clock), Broadcast(), clock)
+        uploads, found = self._screened(present, agreeing, clock)
+        return Agreement(method.aggregate(uploads, Broadcast(), clock), refused | found, sent)
 
-    def _believed(self, present: Present, made: Sequence[Upload], clock: Clock) -> Upload:
-        """What participants have made of public images, without what is refused."""
+    def _screened(self, present: Present, made: Sequence[Upload], clock: Clock) -> tuple[Upload, dict[int, str]]:
+        """What participants have made of public images, without what is rejected, and why that is."""
         shares = [
             self._share(group, rows, upload, {}, torch.empty(0))
             for (group, rows), upload in zip(present, made, strict=True)
         ]
         uploads = self._uploads(self.ranks.gather(shares, self.device))
-        refused = refusals(uploads, Broadcast(), None)
-        self.unbelieved = {
-            **self.unbelieved,
-            **{clock.who[row]: f"of public images: refused: {why}" for row, why in refused.items()},
-        }
-        if len(refused) == len(clock.who):
+        rejected = refusals(uploads, Broadcast(), None)
+        if len(rejected) == len(clock.who):
             raise LostError(f"what clients make of public images in round {clock.round + 1} was refused, of all")
-        return without(uploads, refused) if refused else uploads
+        reasons = {clock.who[row]: f"of public images: refused: {why}" for row, why in rejected.items()}
+        return (without(uploads, rejected) if rejected else uploads), reasons
 
     def _latest(
         self, group: Group, rows: Sequence[int], received: Mapping[int, Broadcast], clock: Clock
@@ -386,6 +409,13 @@ class Engine(ABC):
                 self.experiment.model,
                 f"{self.method.name} averages weights, so all clients need one architecture",
             )
+
+
+def sent_bytes(method: Method, broadcast: Broadcast, who: Sequence[int]) -> int:
+    """Bytes that these clients receive; a message that several get is encoded once."""
+    messages = [method.send(broadcast, member) for member in who]
+    sizes = {id(message): message.size() for message in {id(message): message for message in messages}.values()}
+    return sum(sizes[id(message)] for message in messages)
 
 
 def _stack_messages(received: Sequence[Broadcast]) -> tuple[dict[str, Tensor], dict[str, Prototypes]]:

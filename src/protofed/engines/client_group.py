@@ -171,13 +171,3 @@ def group_clients(
                 group.own.put([row], {name: value.unsqueeze(0) for name, value in state.items()})
         groups.append(group)
     return groups
-
-
-def fit(images: Tensor, shape: Sequence[int]) -> Tensor:
-    """Images [n, c, h, w] in a model's input shape: resized, and grey or with as many channels as asked for."""
-    found = images.to(torch.float32)
-    if found.shape[1] != shape[0]:
-        found = found.mean(1, keepdim=True).expand(-1, shape[0], -1, -1)
-    if found.shape[2:] == tuple(shape[1:]):
-        return found
-    return nn.functional.interpolate(found, size=tuple(shape[1:]), mode="bilinear", antialias=True)

@@ -14,14 +14,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from traceback import clear_frames
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
 from torch.distributed.rendezvous import rendezvous
 from torch.utils._pytree import tree_leaves, tree_map
 
-from protofed.errors import DivergedError, LostError, UserError
+from protofed.errors import DivergedError, Failure, LostError, UserError
 from protofed.internal.profiling import section
 
 MEETING = timedelta(minutes=5)
@@ -32,13 +32,6 @@ ALIGNED = 64
 """Bytes between the beginnings of tensors: all types can begin there."""
 
 T = TypeVar("T")
-
-
-class Failure(NamedTuple):
-    """What a process that fails says to the others."""
-
-    kind: type[Exception]
-    text: str
 
 
 @dataclass(frozen=True)
@@ -91,7 +84,7 @@ class Ranks:
         for found in values:
             if isinstance(found, Failure):
                 self._failed = True
-                raise found.kind.__new__(found.kind, found.text)  # past its __init__, which would phrase the text anew
+                raise found.error()
         return values
 
     def first(self, work: Callable[[], T]) -> T:

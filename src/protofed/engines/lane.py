@@ -6,10 +6,11 @@ table by a counter on the device, so nothing is asked of the host while clients 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_map
 
+from protofed.engines.base import Engine
 from protofed.engines.batches import Schedule, steps_in_epoch
 from protofed.engines.client_group import Group, Personal, State, Turns
 from protofed.internal.cuda_graphs import pool, record, stream
@@ -29,9 +31,6 @@ from protofed.models.net import Net
 from protofed.models.stacking import stacking
 from protofed.prototypes import Prototypes
 from protofed.randomness import step_keys
-
-if TYPE_CHECKING:
-    from protofed.engines.stacked import Stacked
 
 BUCKETS = 8
 """On a GPU clients leave in so many groups at most: each number of active clients is a recording of its own."""
@@ -55,7 +54,7 @@ class Learner(NamedTuple):
     optimiser: torch.optim.Optimizer
 
 
-class Seen(NamedTuple):
+class LaneOutcome(NamedTuple):
     """What was seen of clients while they trained: losses and which count [n, steps], features [n, m, D] and labels."""
 
     losses: Tensor
@@ -64,10 +63,24 @@ class Seen(NamedTuple):
     labels: Tensor | None
 
 
+class LaneEngine(Engine):
+    """What lanes need of the engine that owns them."""
+
+    captures: bool  # whether steps are recorded as CUDA graphs
+
+    @abstractmethod
+    def pixels(self, group: Group, chosen: Tensor, keys: Tensor | None = None) -> Tensor:
+        """What models see of the group's images `chosen`, [clients, B]; augmented with the keys of a training step."""
+
+    @abstractmethod
+    def cannot_capture(self, what: str, error: RuntimeError) -> None:
+        """Say once that a recording failed."""
+
+
 class Lane:
     """Trains up to so many clients of a group at once."""
 
-    def __init__(self, engine: Stacked, group: Group, clients: int, turns: Turns, alone: bool) -> None:
+    def __init__(self, engine: LaneEngine, group: Group, clients: int, turns: Turns, alone: bool) -> None:
         """A lane that is not `alone` works beside others: on a stream of its own, or on a thread."""
         self.engine, self.group, self.clients = engine, group, clients
         device = engine.device
@@ -108,7 +121,7 @@ class Lane:
 
     def begin(self, rows: Sequence[int], start: State, turns: Turns, batches: Schedule) -> None:
         """Take clients in, those with most steps first: their weights, what they received, their batches."""
-        self.rows, self.batches, self.seen = list(rows), batches, list[Seen]()
+        self.rows, self.batches, self.seen = list(rows), batches, list[LaneOutcome]()
         rate = self.engine.rate(turns.clock)
         if rate != self.rate and self.group.dtype != torch.float32:
             self.recordings.clear()  # the old rate is in them
@@ -180,9 +193,9 @@ class Lane:
             chosen = self.engine.send(torch.from_numpy(rows))
             labels = self.group.labels[chosen.clamp(min=0)].where(chosen >= 0, -1)
         taken = self.engine.send(self.part.taken)
-        self.seen.append(Seen(self.losses[:steps, :clients].T.clone(), taken, features, labels))
+        self.seen.append(LaneOutcome(self.losses[:steps, :clients].T.clone(), taken, features, labels))
 
-    def end(self, weights: Mapping[str, Tensor], places: Tensor) -> Seen:
+    def end(self, weights: Mapping[str, Tensor], places: Tensor) -> LaneOutcome:
         """Put the clients' weights at their places among all of a round's, and say what was seen."""
         if self.stream is not None and not self.alone:
             torch.cuda.current_stream(self.engine.device).wait_stream(self.stream)
@@ -191,7 +204,9 @@ class Lane:
         losses, taken = (torch.cat(column, 1) for column in zip(*((s.losses, s.taken) for s in self.seen), strict=True))
         features = [s.features for s in self.seen if s.features is not None]
         labels = [s.labels for s in self.seen if s.labels is not None]
-        return Seen(losses, taken, *((torch.cat(features, 1), torch.cat(labels, 1)) if features else (None, None)))
+        return LaneOutcome(
+            losses, taken, *((torch.cat(features, 1), torch.cat(labels, 1)) if features else (None, None))
+        )
 
     def _step(self, kind: Kind) -> None:
         """All clients one batch further."""

@@ -15,12 +15,13 @@ from protofed.data.augmentation import augmented
 from protofed.engines.base import Collected, Engine
 from protofed.engines.batches import Losses, Schedule
 from protofed.engines.client_group import Group, State, Turns
+from protofed.engines.private import is_frozen, trains_privately
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Batch, Clock, PublicExchange, Trained, Turn
 from protofed.models.layers import step
 from protofed.prototypes import Prototypes
 from protofed.randomness import generator, noise, step_keys
-from protofed.trust.dp_mechanisms import is_frozen, private_gradient, private_means, sampling_rate, trains_privately
+from protofed.trust.dp_mechanisms import private_gradient, private_means, sampling_rate
 
 EVAL_BATCH = 1000
 

@@ -17,10 +17,10 @@ from torch.nn.functional import pad
 
 from protofed.data.augmentation import augmented
 from protofed.data.federation import Federation
-from protofed.engines.base import Collected, Engine
+from protofed.engines.base import Collected
 from protofed.engines.batches import Losses, Schedule
 from protofed.engines.client_group import Group, State, Turns
-from protofed.engines.lane import Lane, Seen, for_all_clients, form, widened
+from protofed.engines.lane import Lane, LaneEngine, LaneOutcome, for_all_clients, form, widened
 from protofed.internal.cuda_graphs import Recording, shapes
 from protofed.messages import Broadcast
 from protofed.methods.base import Clock, PublicExchange
@@ -36,8 +36,8 @@ FORMS = 4
 """For so many forms of what clients receive lanes are kept: the first round's differs, and more prototypes may come."""
 
 
-class Look(NamedTuple):
-    """What it takes to look at all samples of some clients: those with most first, `batch` samples at a time."""
+class EmbedPlan(NamedTuple):
+    """How all samples of some clients are passed through their models: those with most first, `batch` at a time."""
 
     rows: list[int]
     order: Tensor
@@ -50,7 +50,7 @@ class Look(NamedTuple):
     batch: int
 
 
-class Stacked(Engine):
+class Stacked(LaneEngine):
     """Every client at once, or `width` of them at a time; the same numbers as the sequential engine."""
 
     name: ClassVar[str] = "stacked"
@@ -59,14 +59,14 @@ class Stacked(Engine):
         super().__init__(*args, **kwargs)
         self.width = self.experiment.width
         self._kept: dict[Hashable, list[Lane]] = {}
-        self._looks: dict[int, Look] = {}
+        self._plans: dict[int, EmbedPlan] = {}
         self._recorded: dict[Hashable, Recording] = {}
         self.captures = self.device.type == "cuda"
 
     def move(self, federation: Federation) -> None:
         """Go on with other data of the same clients: what was recorded reads the old one."""
         super().move(federation)
-        for kept in (self._kept, self._looks, self._recorded):
+        for kept in (self._kept, self._plans, self._recorded):
             kept.clear()
 
     def train(
@@ -80,7 +80,7 @@ class Stacked(Engine):
         lanes = self._lanes(group, turns, width, len(chunks))
         start = group.start(rows, turns)
         weights = {name: torch.empty_like(value) for name, value in start.items()}
-        seen: list[Seen] = []
+        seen: list[LaneOutcome] = []
         for first in range(0, len(chunks), len(lanes)):
             some = [
                 (lane, chunk, self.send(torch.tensor(chunk)))
@@ -209,8 +209,8 @@ class Stacked(Engine):
     @torch.no_grad()
     def embed(self, group: Group, rows: Sequence[int], states: State) -> tuple[Tensor, Tensor]:
         """Clients with most samples first, `width` at a time, and a slice of their samples at a time."""
-        look = self._look(group, rows)
-        ordered = {name: value[look.order] for name, value in states.items()}
+        plan = self._plan(group, rows)
+        ordered = {name: value[plan.order] for name, value in states.items()}
 
         def one_client(state: State, x: Tensor) -> Tensor:
             return self.net(group, state)(x, train=False).features
@@ -220,20 +220,20 @@ class Stacked(Engine):
             return made
 
         size = cast(int, group.module.feature_size)
-        features = torch.zeros(*look.chosen.shape, size, dtype=group.dtype, device=self.device)
-        for first in range(0, len(rows), look.width):
-            for begin in range(0, look.sizes[first], look.batch):
-                left = sum(size > begin for size in look.sizes[first : first + look.width])
-                active = look.width if self.captures else left  # a recording is for one number of clients
-                there = (slice(first, first + active), slice(begin, begin + look.batch))
+        features = torch.zeros(*plan.chosen.shape, size, dtype=group.dtype, device=self.device)
+        for first in range(0, len(rows), plan.width):
+            for begin in range(0, plan.sizes[first], plan.batch):
+                left = sum(size > begin for size in plan.sizes[first : first + plan.width])
+                active = plan.width if self.captures else left  # a recording is for one number of clients
+                there = (slice(first, first + active), slice(begin, begin + plan.batch))
                 mine = {name: value[there[0]] for name, value in ordered.items()}
-                features[there] = self._replayed("embed", group, features_of, mine, look.chosen[there])
-        return features.where(look.real, 0)[look.back, : look.labels.shape[1]], look.labels
+                features[there] = self._replayed("embed", group, features_of, mine, plan.chosen[there])
+        return features.where(plan.real, 0)[plan.back, : plan.labels.shape[1]], plan.labels
 
-    def _look(self, group: Group, rows: Sequence[int]) -> Look:
-        """The same clients often look at their samples again: what that takes is kept."""
-        if id(group) in self._looks and self._looks[id(group)].rows == list(rows):
-            return self._looks[id(group)]
+    def _plan(self, group: Group, rows: Sequence[int]) -> EmbedPlan:
+        """The plan for some clients; it is kept, for they often embed the same samples again."""
+        if id(group) in self._plans and self._plans[id(group)].rows == list(rows):
+            return self._plans[id(group)]
         order = sorted(range(len(rows)), key=lambda position: -group.sizes[rows[position]])
         sizes = [group.sizes[rows[position]] for position in order]
         begins = torch.tensor([group.begins[rows[position]] for position in order]).unsqueeze(-1)
@@ -246,10 +246,10 @@ class Stacked(Engine):
         back = self.send(torch.tensor(order).argsort())
         labels = group.labels[index].where(real, -1)[back, : sizes[0]]
         order_there = self.send(torch.tensor(order))
-        self._looks[id(group)] = Look(
+        self._plans[id(group)] = EmbedPlan(
             list(rows), order_there, back, sizes, index, real.unsqueeze(-1), labels, width, batch
         )
-        return self._looks[id(group)]
+        return self._plans[id(group)]
 
     def _replayed(self, name: str, group: Group, work: Callable[..., Any], *inputs: Any) -> Any:
         """What `work` makes of tensors; on a GPU it is recorded for their shapes."""

@@ -20,7 +20,7 @@ from protofed.data.federation import Federation
 from protofed.engines.base import Engine
 from protofed.engines.client_group import Group, State
 from protofed.evaluation.few_shot import Episodes, interval
-from protofed.messages import Broadcast
+from protofed.messages import Broadcast, Traffic
 from protofed.methods.base import Method
 from protofed.prototypes import Prototypes, class_means, nearest_class
 
@@ -50,6 +50,7 @@ class Evaluation:
     interval: dict[str, float] = field(default_factory=dict)  # of few-shot episodes
     diagnostic: list[str] = field(default_factory=list)  # by class means of the client's own data, not by the method
     tested: list[int] | None = None  # the clients that `per_client` is of, if not all
+    traffic: Traffic = field(default_factory=Traffic)  # what it took to ask clients that are elsewhere
 
     def means(self, without: Container[int] = ()) -> dict[str, float]:
         """Each accuracy as one number: the mean over domains where it is known per domain, else over clients.
@@ -65,7 +66,7 @@ class Evaluation:
         return clients | domains
 
 
-class Seen(NamedTuple):
+class Outputs(NamedTuple):
     """What models make of some images: features [models, B, D] and logits [models, B, C], and their labels [B]."""
 
     features: Tensor
@@ -73,14 +74,14 @@ class Seen(NamedTuple):
     labels: Tensor
 
 
-class View(NamedTuple):
+class TestView(NamedTuple):
     """What belongs to some clients: images of the test pool, [clients, images], and classes, [clients, C]."""
 
     tests: dict[str, Tensor]
     classes: Tensor
 
 
-class Pool:
+class TestPool:
     """The test images of a group, on its device, and which of them are whose."""
 
     def __init__(self, group: Group, federation: Federation, by_domain: bool) -> None:
@@ -96,7 +97,7 @@ class Pool:
         self.of_domain = of_domain.to(device)  # [domains, images]
         self._home = torch.tensor([client.domain for client in clients], device=device) if by_domain else None
 
-    def view(self, rows: range) -> View:
+    def view(self, rows: range) -> TestView:
         """Of some clients, computed when it is needed: for all of them it would be large."""
         mine, some = slice(self._ends[rows.start], self._ends[rows.stop]), slice(rows.start, rows.stop)
         own = torch.zeros(len(rows), len(self.labels), dtype=torch.bool, device=self.labels.device)
@@ -104,7 +105,7 @@ class Pool:
         tests = {"own": own, "all": torch.ones_like(own)}
         if self._home is not None:
             tests["domain"] = self.of_domain[self._home[some]]
-        return View(tests, self._classes[some])
+        return TestView(tests, self._classes[some])
 
 
 class Evaluator:
@@ -119,7 +120,7 @@ class Evaluator:
             client.domain is not None and bool((client.pool.domains == client.domain).any()) for client in clients
         )
         self.validates = all(client.validation is not None for client in clients)
-        self.pools = [Pool(group, self.federation, self.by_domain) for group in engine.groups]
+        self.pools = [TestPool(group, self.federation, self.by_domain) for group in engine.groups]
         asked = engine.experiment
         self.episodes = None
         if self.federation.novel is not None:
@@ -139,7 +140,7 @@ class Evaluator:
             sent = sent_to(self.engine.method, group, broadcast)
             mine = slice((ranks.number - number) % ranks.count, None, ranks.count)
             shared = "global" if len(sent) == 1 else None  # one averaged model of all clients: it is asked once
-            seen: list[Seen] = []
+            seen: list[Outputs] = []
             novel: Tensor | None = None
             for rows in list(_parts(self.engine, group))[mine]:
                 view, members = pool.view(rows), group.members[rows.start : rows.stop]
@@ -155,10 +156,10 @@ class Evaluator:
                     if references is None and model == "own":
                         prototypes = class_means(*self.engine.embed(group, rows, states), self.classes)
                     choosing = 1 if prototypes is None else len(rows)
-                    looks: Iterable[Seen] = self._looks(group, states, pool.images, pool.labels, choosing)
+                    outputs: Iterable[Outputs] = self._outputs(group, states, pool.images, pool.labels, choosing)
                     if model == shared:
-                        looks = seen = seen or list(looks)
-                    asked = _hits(looks, prototypes, view.classes)
+                        outputs = seen = seen or list(outputs)
+                    asked = _hits(outputs, prototypes, view.classes)
                     for rule, hits in asked.items():
                         for test in ["own"] if rule == "nearest-own" else view.tests:
                             scores = 100 * (hits & view.tests[test]).sum(1).double() / view.tests[test].sum(1)
@@ -201,11 +202,13 @@ class Evaluator:
         marked = [name for name in per_client if diagnostic and "/nearest" in name]
         return Evaluation(per_client, per_domain, diagnostic=marked)
 
-    def _looks(self, group: Group, states: State, images: Tensor, labels: Tensor, clients: int = 1) -> Iterator[Seen]:
+    def _outputs(
+        self, group: Group, states: State, images: Tensor, labels: Tensor, clients: int = 1
+    ) -> Iterator[Outputs]:
         """What models make of images, as many at a time as they, or so many clients' choices, leave room for."""
         step = group.images_at_once(max(len(next(iter(states.values()))), clients))
         for x, y in zip(torch.split(images, step), torch.split(labels, step), strict=True):
-            yield Seen(*self.engine.forward(group, states, group.pixels(x)), y)
+            yield Outputs(*self.engine.forward(group, states, group.pixels(x)), y)
 
     def _play(self, episodes: Episodes, group: Group, states: State) -> Tensor:
         """How each model fares in every episode: [models, episodes]."""
@@ -218,7 +221,7 @@ class Evaluator:
         return torch.stack(scores)
 
     def _validate(
-        self, group: Group, view: View, rows: range, states: State, prototypes: Prototypes | None
+        self, group: Group, view: TestView, rows: range, states: State, prototypes: Prototypes | None
     ) -> dict[str, Tensor]:
         """Each client on the samples held out of its training data."""
         personal = len(next(iter(states.values()))) > 1
@@ -230,8 +233,8 @@ class Evaluator:
             held_out = group.clients[row].validation
             assert held_out is not None  # the caller has checked
             labels = held_out.labels.to(group.device)
-            looks = self._looks(group, state, held_out.images, labels)
-            for rule, hits in _hits(looks, local, view.classes[mine]).items():
+            outputs = self._outputs(group, state, held_out.images, labels)
+            for rule, hits in _hits(outputs, local, view.classes[mine]).items():
                 scores.setdefault(rule, []).append(100 * hits.double().mean())
         return {rule: torch.stack(values) for rule, values in scores.items()}
 
@@ -245,10 +248,10 @@ def _merged(parts: Iterable[Mapping[str, list[T]]]) -> dict[str, list[T]]:
     return merged
 
 
-def _hits(looks: Iterable[Seen], prototypes: Prototypes | None, own_classes: Tensor) -> dict[str, Tensor]:
+def _hits(outputs: Iterable[Outputs], prototypes: Prototypes | None, own_classes: Tensor) -> dict[str, Tensor]:
     """Which images are classified correctly by each rule: [models, images]."""
     chunks: dict[str, list[Tensor]] = {}
-    for features, logits, y in looks:
+    for features, logits, y in outputs:
         answers = {"head": logits.argmax(-1)}
         if prototypes is not None:
             answers["nearest"] = nearest_class(features, prototypes)

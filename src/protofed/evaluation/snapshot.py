@@ -1,40 +1,41 @@
-"""A look at how a run ended, for the report: who holds what, which classes are mistaken, where features lie."""
+"""How a run ended, for the report: who holds what, which classes are mistaken, where features lie."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from protofed.engines.base import Engine
+from protofed.engines.client_group import Group
 from protofed.errors import UserError
 from protofed.evaluation.accuracy import models_of, sent_to
-from protofed.internal.atomic_files import write_whole
+from protofed.internal.atomic_files import write_file
 from protofed.internal.schema import made
+from protofed.messages import Broadcast
 from protofed.prototypes import Prototypes, class_means, nearest_class
 from protofed.randomness import generator
 
-if TYPE_CHECKING:
-    from protofed.runs.run import Run
-
 CLIENTS = 50
-"""So many clients at most are looked at."""
+"""Clients in a snapshot, at most."""
 POINTS = 300
-"""So many test images at most are shown, by their features."""
+"""Test images, at most, that are shown by their features."""
 IMAGES = 200
-"""So many test images at most are asked of each client's model for the confusion matrix."""
+"""Test images of each client, at most, in the confusion matrix."""
 PROTOTYPES = 100
-"""So many prototypes of a set at most are shown."""
+"""Prototypes of a set, at most, that are shown."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """What a look saw. Points are test images, prototypes those of `kinds`; -1 stands for no client or domain."""
+class Snapshot:
+    """A run's end. Points are test images, prototypes those of `kinds`; -1 stands for no client or domain."""
 
     model: str  # own or global
     rule: str
@@ -53,20 +54,20 @@ class Look:
         """As a safetensors file."""
         tensors = {name: value.contiguous() for name, value in vars(self).items() if isinstance(value, Tensor)}
         rest = {name: json.dumps(value) for name, value in vars(self).items() if not isinstance(value, Tensor)}
-        write_whole(path, lambda draft: save_file(tensors, draft, rest))
+        write_file(path, lambda draft: save_file(tensors, draft, rest))
 
     @classmethod
-    def read(cls, path: Path) -> Look:
+    def read(cls, path: Path) -> Snapshot:
         """What `write` wrote."""
         try:
             with safe_open(path, framework="pt") as file:
                 rest: dict[str, Any] = {name: json.loads(value) for name, value in (file.metadata() or {}).items()}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-            return made("look", cls, {**rest, **tensors})._checked()
+            return made("snapshot", cls, {**rest, **tensors})._checked()
         except (SafetensorError, OSError, ValueError, RecursionError) as error:  # UserError is a ValueError
             raise UserError(str(path), " ".join(str(error).split()), "it cannot be read") from None
 
-    def _checked(self) -> Look:
+    def _checked(self) -> Snapshot:
         """The same, if its tensors are of the shapes above, and few enough to be shown."""
         (points, size), classes = self.features.shape if self.features.dim() == 2 else (0, 0), len(self.classes)
         number, clients = (
@@ -88,55 +89,42 @@ class Look:
             if found.shape != shape or found.dtype != kind or not bool(found.isfinite().all()):
                 raise UserError(name, f"{found.dtype} {list(found.shape)}", f"it must be {kind} {list(shape)}, finite")
         if points > POINTS or number > PROTOTYPES * len(self.kinds):
-            raise UserError("points", [points, number], "there are more than a look takes")
+            raise UserError("points", [points, number], "there are more than a snapshot holds")
         return self
 
 
 @torch.no_grad()
-def look(run: Run) -> Look:
-    """By the model, test and rule of the method's score; clients of another feature size than the first do without."""
-    federation, method = run.federation, run.method
-    asked, test, rule = method.score.split("/")
-    draws = generator(run.experiment.seed, "look")
+def take_snapshot(engine: Engine, broadcast: Broadcast, seed: int, participants: Sequence[int]) -> Snapshot:
+    """A snapshot by the model, test and rule of the method's score.
+
+    Args:
+        engine: holds the clients' models and data.
+        broadcast: what the server would send next.
+        seed: of the draws of clients and images.
+        participants: clients of the last round, in the order of the broadcast's sets of clients' prototypes.
+
+    Clients of another feature size than the first group's are left out.
+    """
+    federation = engine.federation
+    draws = generator(seed, "look")
     chosen = sorted(torch.randperm(len(federation.clients), generator=draws)[:CLIENTS].tolist())
-    few = max(1, POINTS // len(chosen))
-    classes, size = len(federation.classes), run.engine.groups[0].feature_size
-    confusion = torch.zeros(classes, classes, dtype=torch.int64)
-    features, points, shown = [], [], []
-    for group in run.engine.groups:
-        sent = sent_to(method, group, run.broadcast)
+    confusion = torch.zeros(2 * (len(federation.classes),), dtype=torch.int64)
+    views = []
+    for group in engine.groups:
+        sent = sent_to(engine.method, group, broadcast)
         for row, member in enumerate(group.members):
-            if member not in chosen or group.feature_size != size:
-                continue
-            models = models_of(group, range(row, row + 1), sent)
-            state = models.get(asked, models["own"])
-            means = class_means(*run.engine.embed(group, [row], state), classes)
-            shown.append(_marked(means.take(0), 0, member))
-            rows = torch.arange(len(group.test.labels)) if test == "all" else group.clients[row].own
-            rows = rows[torch.randperm(len(rows), generator=draws)[:IMAGES]]
-            found, logits = run.engine.forward(group, state, group.pixels(group.test.images[rows]))
-            references = method.references(run.broadcast)
-            answer = logits.argmax(-1)
-            if rule == "nearest":
-                answer = nearest_class(found, means if references is None else references)
-            labels, domains, answer = group.test.labels[rows], group.test.domains[rows], answer[0].cpu()
-            places = (labels * classes + answer)[answer >= 0]  # without any prototype there is no answer
-            confusion += torch.bincount(places, minlength=classes**2).view(classes, classes)
-            features.append(found[0, :few])
-            points.append(torch.stack([labels, answer, torch.full_like(labels, member), domains], 1)[:few])
-    kinds = ["local"]
-    for name, sets in run.broadcast.prototypes.items():
-        if sets.vectors.shape[-1] == size:
-            of_clients = sets.counts.dim() == 3
-            owners = run.history[-1]["participants"] if of_clients else [-1]
-            for place, owner in enumerate(owners):
-                shown.append(_marked(sets.take(place) if of_clients else sets, len(kinds), owner))
-            kinds.append(name)
-    vectors, marks = (torch.cat(part) for part in zip(*shown, strict=True))
+            if member in chosen and group.feature_size == engine.groups[0].feature_size:
+                view = _view(engine, broadcast, group, row, sent, draws)
+                confusion += view.confusion
+                views.append(view)
+    few = max(1, POINTS // len(chosen))
+    kinds, marked = _server_sets(broadcast, engine.groups[0].feature_size, participants)
+    vectors, marks = (torch.cat(part) for part in zip(*(view.means for view in views), *marked, strict=True))
     kept = torch.cat([_some(torch.nonzero(marks[:, 0] == kind).flatten(), draws) for kind in range(len(kinds))])
     homes = [-1 if client.domain is None else client.domain for client in federation.clients]
-    return Look(
-        model=asked,
+    model, _, rule = engine.method.score.split("/")
+    return Snapshot(
+        model=model,
         rule=rule,
         classes=list(federation.classes),
         domains=list(federation.domains),
@@ -144,11 +132,57 @@ def look(run: Run) -> Look:
         holds=federation.counts,
         homes=torch.tensor(homes),
         confusion=confusion,
-        features=torch.cat(features).float().cpu(),
-        points=torch.cat(points),
+        features=torch.cat([view.features[:few] for view in views]).float().cpu(),
+        points=torch.cat([view.points[:few] for view in views]),
         prototypes=vectors[kept].float(),
         marks=marks[kept],
     )
+
+
+class _View(NamedTuple):
+    """One client's part of a snapshot."""
+
+    means: tuple[Tensor, Tensor]  # class means of its training data, and their marks
+    features: Tensor  # [n, D]
+    points: Tensor  # [n, 4]
+    confusion: Tensor  # [C, C]
+
+
+def _view(
+    engine: Engine, broadcast: Broadcast, group: Group, row: int, sent: Sequence[Broadcast], draws: torch.Generator
+) -> _View:
+    """What one client's model makes of some of its test images."""
+    asked, test, rule = engine.method.score.split("/")
+    classes, member = len(engine.federation.classes), group.members[row]
+    models = models_of(group, range(row, row + 1), sent)
+    state = models.get(asked, models["own"])
+    means = class_means(*engine.embed(group, [row], state), classes)
+    rows = torch.arange(len(group.test.labels)) if test == "all" else group.clients[row].own
+    rows = rows[torch.randperm(len(rows), generator=draws)[:IMAGES]]
+    features, logits = engine.forward(group, state, group.pixels(group.test.images[rows]))
+    answer = logits.argmax(-1)
+    if rule == "nearest":
+        references = engine.method.references(broadcast)
+        answer = nearest_class(features, means if references is None else references)
+    labels, domains, answer = group.test.labels[rows], group.test.domains[rows], answer[0].cpu()
+    places = (labels * classes + answer)[answer >= 0]  # without any prototype there is no answer
+    confusion = torch.bincount(places, minlength=classes**2).view(classes, classes)
+    points = torch.stack([labels, answer, torch.full_like(labels, member), domains], 1)
+    return _View(_marked(means.take(0), 0, member), features[0], points, confusion)
+
+
+def _server_sets(
+    broadcast: Broadcast, size: int, participants: Sequence[int]
+) -> tuple[list[str], list[tuple[Tensor, Tensor]]]:
+    """The kinds of prototypes, local ones first, and those of the server's sets with their marks."""
+    kinds, marked = ["local"], []
+    for name, sets in broadcast.prototypes.items():
+        if sets.vectors.shape[-1] == size:
+            of_clients = sets.counts.dim() == 3
+            for place, owner in enumerate(participants if of_clients else [-1]):
+                marked.append(_marked(sets.take(place) if of_clients else sets, len(kinds), owner))
+            kinds.append(name)
+    return kinds, marked
 
 
 def _marked(found: Prototypes, kind: int, client: int) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,17 +19,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from protofed.data.augmentation import IMAGENET
+from protofed.data.images import fit
 from protofed.data.samples import Dataset, Samples, check_shape, check_statistics
 from protofed.data.sources.pickles import look_through
-from protofed.engines.client_group import fit
 from protofed.errors import UserError, unknown
 from protofed.experiment import check_type
-from protofed.internal.atomic_files import cache_folder, write_whole
+from protofed.internal.atomic_files import cache_folder, write_file
 from protofed.models import MODELS, build, check_size
 from protofed.models.stacking import bytes_per_image
-
-if TYPE_CHECKING:
-    from protofed.runs.run import Run
 
 CARD = "protofed"
 """Where the card is in the file's metadata."""
@@ -43,7 +40,7 @@ THEIR_NAMES = {"downsample.": "shortcut.", "conv2.": "second.0.", "bn2.": "secon
 
 
 @dataclass(frozen=True)
-class Card:
+class EncoderCard:
     """What an encoder is, what it sees and where it comes from."""
 
     model: str
@@ -58,7 +55,7 @@ class Card:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(Card)
+        hints = get_type_hints(EncoderCard)
         for item in dataclasses.fields(self):
             check_type(item.name, getattr(self, item.name), hints[item.name])
         if self.model not in MODELS:  # a file with code in it, which other models may be, is never named by a card
@@ -78,12 +75,12 @@ class Card:
 class Encoder:
     """A model in eval mode on a device; its features of a dataset are computed once and kept on disk."""
 
-    def __init__(self, card: Card, state: Mapping[str, Tensor], device: torch.device) -> None:
+    def __init__(self, card: EncoderCard, state: Mapping[str, Tensor], device: torch.device) -> None:
         self.card, self.state, self.device = card, dict(state), device
         check_size(card.model, card.shape, 1, state)
         self.module = build(card.model, card.shape, 1, 0).eval()
         whole = self.module.state_dict()
-        own = {name: tensor.shape for name, tensor in whole.items() if _in_encoder(name)}
+        own = {name: tensor.shape for name, tensor in whole.items() if in_encoder(name)}
         given = {name: tensor.shape for name, tensor in state.items()}
         if wrong := sorted({name for name, _ in own.items() ^ given.items()}):
             raise UserError("tensors", wrong[0], f"it is missing, of another shape, or not one of {card.model}'s")
@@ -92,25 +89,10 @@ class Encoder:
         self.module.load_state_dict(whole | self.state)
         self.module.to(device)
 
-    @classmethod
-    def of(cls, run: Run) -> Encoder:
-        """The encoder that a run of a single client has trained."""
-        client, group, experiment = run.federation.clients[0], run.engine.groups[0], run.experiment
-        channels, side, _ = client.train.images.shape[1:]
-        card = Card(
-            model=experiment.model,
-            channels=channels,
-            image_size=side,
-            mean=list(client.mean),
-            std=list(client.std),
-            feature_size=group.module.feature_size,  # type: ignore[arg-type]  # every model has it: `adopt` sees to that
-            source=experiment.dataset,
-            accuracy=run.result(None).accuracy["own/all/head"].last,
-            epochs=len(run.history) * experiment.epochs,
-            seed=experiment.seed,
-        )
-        trained = group.own.take([0]).items()
-        return cls(card, {name: tensor[0].float().cpu() for name, tensor in trained if _in_encoder(name)}, run.device)
+    @property
+    def image_size(self) -> int:
+        """The side of the images that it takes."""
+        return self.card.image_size
 
     @classmethod
     def read(cls, path: Path, device: torch.device) -> Encoder:
@@ -121,7 +103,7 @@ class Encoder:
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a mapping
             if text is None:
                 raise UserError("card", None, "the file has none: `protofed encoder import` makes one")
-            return cls(Card(**json.loads(text)), state, device)
+            return cls(EncoderCard(**json.loads(text)), state, device)
         except (SafetensorError, OSError, TypeError, ValueError, RecursionError) as error:  # UserError is a ValueError
             why = " ".join(str(error).split())
             raise UserError("--encoder", str(path), f"it is not an encoder that can be read: {why}") from None
@@ -130,7 +112,7 @@ class Encoder:
         """The weights, with the card in the metadata."""
         try:
             metadata = {CARD: json.dumps(dataclasses.asdict(self.card))}
-            write_whole(path, lambda draft: save_file(self.state, draft, metadata))
+            write_file(path, lambda draft: save_file(self.state, draft, metadata))
         except (OSError, SafetensorError) as error:
             raise UserError("--out", str(path), f"it cannot be written: {error}") from None
 
@@ -154,7 +136,7 @@ class Encoder:
         made = self.computed(images)
         with suppress(OSError, SafetensorError):  # a full or read-only disk costs time, not the run
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(file, lambda draft: save_file({"features": made}, draft))
+            write_file(file, lambda draft: save_file({"features": made}, draft))
         return made
 
     @torch.no_grad()
@@ -190,10 +172,10 @@ def imported(path: Path, image_size: int) -> Encoder:
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
         raise UserError("FILE", str(path), "it must hold tensors by name, a state dict")
     state = {_our_name(str(name)): tensor for name, tensor in found.items()}
-    kept = {name: tensor.float() for name, tensor in state.items() if _in_encoder(name) and "num_batches" not in name}
+    kept = {name: tensor.float() for name, tensor in state.items() if in_encoder(name) and "num_batches" not in name}
     mean, std = (list(part) for part in IMAGENET)
     try:
-        return Encoder(Card("resnet18", 3, image_size, mean, std, 512, path.name), kept, torch.device("cpu"))
+        return Encoder(EncoderCard("resnet18", 3, image_size, mean, std, 512, path.name), kept, torch.device("cpu"))
     except UserError as error:
         raise UserError("FILE", str(path), f"it does not hold torchvision's ResNet-18: {error}") from None
 
@@ -222,5 +204,6 @@ def _our_name(name: str) -> str:
     return name.replace("conv1.", f"{place}.0.").replace("bn1.", f"{place}.1.")
 
 
-def _in_encoder(name: str) -> bool:
+def in_encoder(name: str) -> bool:
+    """Whether a tensor of a model is part of its encoder: all but the classifier is."""
     return not name.startswith("head.")

@@ -12,8 +12,8 @@ from torch import Tensor
 from protofed.prototypes.type import Prototypes
 
 
-def describe(sets: Mapping[str, Prototypes], before: Mapping[str, Prototypes]) -> dict[str, dict[str, Any]]:
-    """Of each set: prototypes a class, the share of a full grid that is padding, and how far class means have moved.
+def describe(sets: Mapping[str, Prototypes], before: Mapping[str, Prototypes]) -> dict[str, Any]:
+    """Of each set (server.round.Described): prototypes per class, share of padding, and how far class means have moved.
 
     `drift` is the mean distance to the class means of the set before, over the classes that both have; None without
     any. Everything comes in one transfer from the device.

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protofed.internal.atomic_files import write_whole
+from protofed.internal.atomic_files import write_file
 
 if TYPE_CHECKING:
-    from protofed.studies.sweeps import Cell, Sweep
+    from protofed.studies.sweeps import Sweep, SweepCell
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's, which the colour-blind can tell apart; markers and dashes differ too."""
@@ -52,13 +52,20 @@ def sweep_plot(sweep: Sweep, path: Path) -> None:
     axes.grid(alpha=0.3)
     if lines:
         axes.legend(fontsize=8, title=sweep.score)
-    write_whole(path, lambda draft: figure.savefig(draft, dpi=120, format="png"))
+    write_file(path, lambda draft: figure.savefig(draft, dpi=120, format="png"))
 
 
-def lines_of(sweep: Sweep) -> dict[str, list[Cell]]:
+def plotted(sweep: Sweep) -> Sweep:
+    """The same sweep, whose folder, if it has one, now has its plot."""
+    if sweep.folder is not None:
+        sweep_plot(sweep, Path(sweep.folder) / "sweep.png")
+    return sweep
+
+
+def lines_of(sweep: Sweep) -> dict[str, list[SweepCell]]:
     """The cells of each line, by its label; those without the score are left out."""
     others = list(sweep.grid)[1:]
-    lines: dict[str, list[Cell]] = {}
+    lines: dict[str, list[SweepCell]] = {}
     for cell in sweep.cells:
         if sweep.score_of(cell) in cell.row.accuracy:
             rest = [f"{name}={cell.setting[name]}" for name in others if name in cell.setting]

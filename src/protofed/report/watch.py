@@ -82,7 +82,7 @@ def look(folder: Path) -> View:
 def _run(path: Path, name: str) -> Watched:
     folder = RunFolder.open(path)
     experiment, history = folder.experiment(), folder.played()
-    tested = [line["accuracy"] for line in history if line["accuracy"]]
+    tested = [played.accuracy for played in history if played.accuracy]
     # A user's own method is a file with code, which looking at a folder must not run.
     score = method_class(experiment.method).score if experiment.method in METHODS else ""
     if not all(score in accuracy for accuracy in tested):
@@ -93,7 +93,7 @@ def _run(path: Path, name: str) -> Watched:
         name=name,
         rounds=experiment.rounds,
         done=len(history),
-        losses=[line["loss"] for line in history],
+        losses=[played.loss for played in history],
         score=score,
         scores=[accuracy[score] for accuracy in tested if score in accuracy],
         accuracy=tested[-1] if tested else {},

@@ -8,12 +8,12 @@ so a crash at any moment leaves the old checkpoint or the new one.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -23,6 +23,7 @@ from torch import Tensor
 from protofed.engines.client_group import Group
 from protofed.engines.client_models import Records
 from protofed.errors import UserError
+from protofed.internal.atomic_files import write_file
 from protofed.messages import Broadcast
 
 AT_ONCE = 2**30
@@ -30,6 +31,18 @@ AT_ONCE = 2**30
 
 WRONG = (SafetensorError, OSError, EOFError, KeyError, TypeError, ValueError)
 """What a file raises that is not a checkpoint's."""
+
+
+OLD_ATTACK = "kept/attack/"
+"""Where attackers' memory was before version 0.2."""
+
+
+class ServerState(NamedTuple):
+    """What a run goes on from, beside the clients' models."""
+
+    broadcast: Broadcast  # what the server sends next, and keeps
+    rounds: int  # that were played
+    attack: Mapping[str, Tensor] = MappingProxyType({})  # what attackers remember
 
 
 class Checkpoint:
@@ -59,28 +72,29 @@ class Checkpoint:
             self._last.result()
         self._waiting = 0
 
-    def save(self, broadcast: Broadcast, groups: Sequence[Group], rounds: int) -> None:
-        """Begin to write the state after so many rounds, as it is now; wait for the one before."""
+    def save(self, state: ServerState, groups: Sequence[Group]) -> None:
+        """Begin to write the state of the server and the clients as it is now; wait for the one before."""
         self.wait()
         self.folder.mkdir(exist_ok=True)
-        held, rest = broadcast.on_host(), {}
+        held, attack = state.broadcast.on_host(), {name: _copied(value) for name, value in state.attack.items()}
+        rest = {}
         for number, group in enumerate(groups):
             for slots in (self._slots, self._named):
                 slots.setdefault(number, torch.full((len(group.members),), -1))
             for rows in _parts(sorted(group.own.changed), group.own.layout.size):
                 self._write_clients(number, group, rows)
             group.own.changed.clear()
-            rest[f"taken/{number}"] = group.taken.to("cpu", non_blocking=True, copy=True)
+            rest[f"taken/{number}"] = _copied(group.taken)
             rest[f"size/{number}"] = torch.tensor(group.own.layout.size)
 
         def write() -> None:
-            state = {f"server/{name}": tensor for name, tensor in held.flat().items()}
-            state |= {f"kept/{name}": tensor for name, tensor in held.kept.items()} | rest
-            state |= {f"slots/{number}": slots for number, slots in self._slots.items()}
-            draft = self.file.with_name(".state.draft")
-            state = {name: tensor.contiguous() for name, tensor in state.items()}
-            save_file(state, draft, {"rounds": str(rounds), "digest": _digest(state, rounds)})
-            os.replace(draft, self.file)  # noqa: PTH105 - the documented atomic rename
+            tensors = {f"server/{name}": tensor for name, tensor in held.flat().items()}
+            tensors |= {f"kept/{name}": tensor for name, tensor in held.kept.items()} | rest
+            tensors |= {f"attack/{name}": tensor for name, tensor in attack.items()}
+            tensors |= {f"slots/{number}": slots for number, slots in self._slots.items()}
+            tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+            about = {"rounds": str(state.rounds), "digest": _digest(tensors, state.rounds)}
+            write_file(self.file, lambda draft: save_file(tensors, draft, about), alone=True)
             self._named = {number: slots.clone() for number, slots in self._slots.items()}
 
         self._begin(write, groups[0].device)
@@ -95,8 +109,8 @@ class Checkpoint:
         except WRONG as error:
             raise self._unreadable(error) from None
 
-    def load(self, groups: Sequence[Group]) -> tuple[Broadcast, int] | None:
-        """Give the clients their models back: what the server sends next, and the rounds played, if there is any."""
+    def load(self, groups: Sequence[Group]) -> ServerState | None:
+        """Give the clients their models back; the server's state, if there is a checkpoint."""
         self.wait()
         if not self.file.exists():
             return None
@@ -115,11 +129,10 @@ class Checkpoint:
                 self._slots[number], self._named[number] = slots, slots.clone()
                 self._read_clients(number, group)
                 group.taken = state[f"taken/{number}"]
-            kept, server = (
-                {name.removeprefix(part): tensor for name, tensor in state.items() if name.startswith(part)}
-                for part in ("kept/", "server/")
-            )
-            return replace(Broadcast.from_flat(server), kept=kept), rounds
+            attack = _part(state, "attack/") | _part(state, OLD_ATTACK)
+            kept = _part({name: tensor for name, tensor in state.items() if not name.startswith(OLD_ATTACK)}, "kept/")
+            broadcast = replace(Broadcast.from_flat(_part(state, "server/")), kept=kept)
+            return ServerState(broadcast, rounds, attack)
         except WRONG as error:
             raise self._unreadable(error) from None
 
@@ -171,6 +184,16 @@ class Checkpoint:
             write()
 
         self._last = self._thread.submit(job)
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """On the host, as it is now, without waiting for a GPU."""
+    return tensor.to("cpu", non_blocking=True, copy=True)
+
+
+def _part(state: Mapping[str, Tensor], beginning: str) -> dict[str, Tensor]:
+    """The tensors whose names begin so, without that."""
+    return {name.removeprefix(beginning): tensor for name, tensor in state.items() if name.startswith(beginning)}
 
 
 def _digest(state: Mapping[str, Tensor], rounds: int) -> str:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import re
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, TypedDict
+from typing import IO, TYPE_CHECKING
 
 from protofed.errors import UserError
 from protofed.experiment import Experiment, read_yaml
-from protofed.internal.schema import require
+from protofed.internal.atomic_files import write_folder, write_text
+from protofed.server.round import Round
+
+if TYPE_CHECKING:
+    from protofed.runs.checkpoint import Checkpoint
 
 SEVERAL = {
     "compare.yaml": "compare.json",
@@ -25,66 +28,30 @@ SEVERAL = {
 """What the folder of several runs begins and ends with."""
 
 
-class Scalars(TypedDict):
-    """How many numbers clients sent."""
-
-    weights: int
-    prototypes: int
-
-
-class Described(TypedDict):
-    """What is said of a set of prototypes; see prototypes/describe.py."""
-
-    each: list[int]
-    padded: float
-    drift: float | None
-
-
-class _Sometimes(TypedDict, total=False):
-    """What not every line of rounds.jsonl says."""
-
-    losses: list[float]  # of each participant
-
-
-class Line(_Sometimes):
-    """The form of a line of rounds.jsonl; it may say more."""
-
-    round: int
-    seconds: float
-    loss: float
-    participants: list[int]
-    bytes_up: int
-    bytes_down: int
-    scalars_up: Scalars
-    prototypes: dict[str, Described]
-    clusters: dict[str, list[int]]
-    accuracy: dict[str, float]  # none of a round that was not evaluated
-    per_client: dict[str, list[float]]
-    per_domain: dict[str, dict[str, float]]
-    diagnostic: list[str]
-    interval: dict[str, float]
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that a reader, or a crash, sees the old content or the new, never a part."""
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)  # noqa: PTH105 - Path.replace is the same call; this one is the documented atomic rename
-
-
 class RunFolder:
     """Reads and writes one run."""
 
     def __init__(self, path: Path) -> None:
-        from protofed.runs.checkpoint import Checkpoint  # and torch, which a file alone does not need
-
         self.path = path
         self.rounds = path / "rounds.jsonl"
         self.result = path / "result.json"
-        self.look = path / "look.safetensors"
-        self.label = path / "flower.json"  # only of a run over Flower
-        self.checkpoint = Checkpoint(path / "checkpoint")
+        self.snapshot = path / "snapshot.safetensors"
+        if not self.snapshot.exists() and (old := path / "look.safetensors").exists():  # its name before 0.2
+            self.snapshot = old
+        self.network_label = path / "flower.json"
         self._claim: IO[bytes] | None = None
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The state after the last checkpointed round."""
+        from protofed.runs.checkpoint import Checkpoint  # and torch, which the other files do not need
+
+        return Checkpoint(self.path / "checkpoint")
+
+    @property
+    def over_network(self) -> bool:
+        """Whether the run was played over a network, so that its clients' models and data are not here."""
+        return self.network_label.is_file()
 
     @classmethod
     def create(cls, path: Path, experiment: Experiment) -> RunFolder:
@@ -128,26 +95,26 @@ class RunFolder:
         """What was run."""
         return Experiment.from_mapping(read_yaml(self.path / "config.yaml"))
 
-    def append_round(self, line: Mapping[str, Any]) -> None:
+    def append_round(self, played: Round) -> None:
         """Add a round as it happens."""
         with self.rounds.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps(played.to_json()) + "\n")
 
-    def played(self) -> list[dict[str, Any]]:
+    def played(self) -> list[Round]:
         """The rounds so far, of a run that may be going on; a line that is only partly there is left out."""
         return self._parsed(self._lines(whole=True))
 
-    def read_rounds(self, upto: int) -> list[dict[str, Any]]:
+    def read_rounds(self, upto: int) -> list[Round]:
         """The first rounds, whatever follows them."""
         lines = self._lines()
         if len(lines) < upto:
             raise UserError("DIR", str(self.path), f"rounds.jsonl has {len(lines)} rounds, its checkpoint {upto}")
         return self._parsed(lines[:upto])
 
-    def keep_rounds(self, rounds: Sequence[Mapping[str, Any]]) -> None:
+    def keep_rounds(self, rounds: Sequence[Round]) -> None:
         """Drop all others from the file, if there is one: later ones, and a line cut short by a crash."""
         if self.rounds.exists():
-            write_atomically(self.rounds, "".join(json.dumps(line) + "\n" for line in rounds))
+            write_text(self.rounds, "".join(json.dumps(played.to_json()) + "\n" for played in rounds))
 
     def _lines(self, whole: bool = False) -> list[str]:
         """The lines of rounds.jsonl; only the whole ones, if the last may be in the writing."""
@@ -157,24 +124,11 @@ class RunFolder:
             raise UserError("DIR", str(self.path), f"rounds.jsonl cannot be read: {error}") from None
         return (text[: text.rfind("\n") + 1] if whole else text).splitlines()
 
-    def _parsed(self, lines: Sequence[str]) -> list[dict[str, Any]]:
+    def _parsed(self, lines: Sequence[str]) -> list[Round]:
         try:
-            return [_round(json.loads(line), number) for number, line in enumerate(lines, 1)]
+            return [Round.from_json(json.loads(line), number) for number, line in enumerate(lines, 1)]
         except (ValueError, RecursionError) as error:  # UserError is a ValueError
             raise UserError("DIR", str(self.path), f"rounds.jsonl cannot be read: {error}") from None
-
-
-def _round(line: Any, number: int) -> dict[str, Any]:
-    """A line, if it is that of a round."""
-    what = f"line {number}"
-    require(what, line, Line)
-    if line["round"] != number:
-        raise UserError(f"{what}: round", line["round"], f"it must be {number}")
-    if len(line.get("losses", line["participants"])) != len(line["participants"]):  # both may be empty (--privacy)
-        raise UserError(f"{what}: participants", line["participants"], "there must be a loss of each")
-    if not (line["per_client"].keys() <= line["accuracy"].keys() and all(line["per_client"].values())):
-        raise UserError(f"{what}: per_client", list(line["per_client"]), "each must have an accuracy, and clients")
-    return dict(line)
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -186,18 +140,8 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def make_folder(path: Path, name: str, text: str) -> Path:
-    """A new folder with one file in it; like a file, it is there whole or not at all."""
-    if path.exists():
-        raise UserError("--out", str(path), "it exists already; name a new folder")
-    draft = path.with_name(f".{path.name}.draft-{os.getpid()}")
-    try:
-        draft.mkdir(parents=True, exist_ok=True)
-        (draft / name).write_text(text, encoding="utf-8")
-        draft.rename(path)
-    except OSError as error:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise UserError("--out", str(path), f"it cannot be made: {error.strerror}") from None
-    return path
+    """A new folder with one text file in it."""
+    return write_folder(path, lambda draft: (draft / name).write_text(text, encoding="utf-8"))
 
 
 def fresh_path(name: str, folder: Path = Path("runs")) -> Path:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from protofed.experiment import Experiment
+from protofed.runs.result import Result
+from protofed.server.round import Round
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
-
-    from protofed.experiment import Experiment
-    from protofed.runs.result import Result
-    from protofed.runs.run import Run
 
 
 def label(method: str, seed: int, setting: str = "") -> str:
@@ -36,18 +36,6 @@ class Standing:
     setting: str = ""  # what is varied, in a sweep
     numbers: Mapping[str, float] = field(default_factory=dict)  # of the round that is just over, for a log
 
-    @classmethod
-    def of(cls, run: Run, line: dict[str, Any] | None = None) -> Standing:
-        """A run, and what rounds.jsonl says of the round that is just over."""
-        engine = f"{run.engine.name} engine on {run.device} ({run.engine_reason})"
-        standing = cls(run.method.name, run.experiment.seed, run.experiment.rounds, len(run.history), engine)
-        if line is None:
-            return standing
-        left = seconds_left(run.history, run.experiment)
-        numbers = {name: line[name] for name in ("loss", "seconds", "bytes_up", "bytes_down")} | line["accuracy"]
-        score = told_score(run.method.score, line["accuracy"])
-        return replace(standing, loss=line["loss"], score=score, seconds_left=left, numbers=numbers)
-
     @property
     def label(self) -> str:
         """Its name among several."""
@@ -56,14 +44,6 @@ class Standing:
 
 class Progress:
     """Says nothing: the base of the others, and what --quiet uses."""
-
-    def begin(self, run: Run) -> None:
-        """A run starts, or goes on."""
-        self.tell(Standing.of(run))
-
-    def advance(self, run: Run, line: dict[str, Any]) -> None:
-        """A round is over; `line` is what rounds.jsonl says of it."""
-        self.tell(Standing.of(run, line))
 
     def tell(self, standing: Standing) -> None:
         """A run starts, goes on or has played a round; of several runs, perhaps in another process."""
@@ -195,8 +175,8 @@ def told_score(score: str, accuracy: Mapping[str, float]) -> str:
     return f"{name} {accuracy[name]:.1f} %" if name else ""
 
 
-def seconds_left(history: Sequence[Mapping[str, Any]], experiment: Experiment) -> float:
-    """How long the remaining rounds may take, after those that rounds.jsonl has so far."""
-    done = [float(line["seconds"]) for line in history]
+def seconds_left(history: Sequence[Round], experiment: Experiment) -> float:
+    """How long the remaining rounds may take, after those so far."""
+    done = [played.seconds for played in history]
     left = sum(done) / len(done) * (experiment.rounds - len(done))
     return left if experiment.time_budget is None else min(left, experiment.time_budget - sum(done))

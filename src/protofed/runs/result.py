@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from protofed.errors import UserError
 from protofed.internal.schema import made, read_json
+from protofed.server.round import Round
 
 
 @dataclass(frozen=True)
@@ -99,24 +100,24 @@ def guarantee(privacy: str, epsilon: float | None, delta: float) -> str:
     return f"ε = {'∞' if epsilon is None else f'{epsilon:.2f}'}, δ = {delta:g}, {privacy}-level"
 
 
-def summarise(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Accuracy]:
-    """Accuracies over those of a run's rounds, as rounds.jsonl holds them, that were evaluated."""
-    tested = [line for line in rounds if line["accuracy"]]
+def summarise(history: Sequence[Round]) -> dict[str, Accuracy]:
+    """Accuracies over those of a run's rounds that were evaluated."""
+    tested = [played for played in history if played.accuracy]
     end = tested[-1]
     summary = {}
-    for name, per_client in end["per_client"].items():
-        rounds = [line for line in tested if name in line["accuracy"]]
-        values = [line["accuracy"][name] for line in rounds]
+    for name, per_client in end.per_client.items():
+        rounds = [played for played in tested if name in played.accuracy]
+        values = [played.accuracy[name] for played in rounds]
         best = max(range(len(values)), key=values.__getitem__)
         recent = values[-5:]
         summary[name] = Accuracy(
             last=values[-1],
             last5=sum(recent) / len(recent),
             best=values[best],
-            best_round=rounds[best]["round"],
+            best_round=rounds[best].round,
             per_client=per_client,
-            per_domain=end["per_domain"].get(name),
-            interval=end["interval"].get(name),
-            diagnostic=name in end["diagnostic"],
+            per_domain=end.per_domain.get(name),
+            interval=end.interval.get(name),
+            diagnostic=name in end.diagnostic,
         )
     return summary

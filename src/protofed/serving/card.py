@@ -26,7 +26,7 @@ RULES: tuple[Rule, ...] = ("nearest", "head")
 
 
 @dataclass(frozen=True)
-class Card:
+class ModelCard:
     """card.json. What follows `refusal` is only told, never used."""
 
     classes: list[str]
@@ -56,7 +56,7 @@ class Card:
     added: list[dict[str, Any]] = field(default_factory=list)  # classes without training: see add_class.py
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(Card)
+        hints = get_type_hints(ModelCard)
         for item in dataclasses.fields(self):
             check_type(item.name, getattr(self, item.name), hints[item.name])
         sizes = {"channels": LARGEST, "height": LARGEST, "width": LARGEST, "feature_size": LARGEST_FEATURE}
@@ -84,7 +84,7 @@ class Card:
         return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
-    def read(cls, path: Path) -> Card:
+    def read(cls, path: Path) -> ModelCard:
         """A card from a file."""
         values = read_json(path)
         if not isinstance(values, Mapping):

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from protofed.data.build import federation_of
 from protofed.data.federation import Client, Federation
 from protofed.engines.client_group import Group, State
 from protofed.errors import UserError
-from protofed.evaluation.accuracy import Evaluator
 from protofed.experiment import Experiment
 from protofed.methods import parameters
 from protofed.models import MODELS
@@ -23,12 +23,13 @@ from protofed.models.projection import Projected
 from protofed.prototypes import Prototypes, class_means
 from protofed.randomness import generator
 from protofed.runs.folder import RunFolder
+from protofed.runs.network_label import read_network_label
 from protofed.runs.result import summarise
-from protofed.runs.run import Run, federation_of
+from protofed.runs.run import Run
 from protofed.serving import refusal
-from protofed.serving.card import RULES, TRAINING, Card
+from protofed.serving.card import RULES, TRAINING, ModelCard
 from protofed.serving.predictor import Predictor
-from protofed.serving.prototype_index import Pool
+from protofed.serving.prototype_index import PrototypeIndex
 
 MOST = 2000
 """Held-out images whose features are kept: enough to say what a change does."""
@@ -60,7 +61,7 @@ def restored(folder: RunFolder, data: str | None = None) -> Run:
     Of a federation over a network nobody here has the images: `data` stand in for each client's.
     """
     experiment = folder.experiment()
-    elsewhere = folder.label.is_file() and experiment.engine != "flower-sim"
+    elsewhere = folder.over_network and experiment.engine != "flower-sim"
     if elsewhere and data is None:
         why = "its images are at its clients: name a client's, or others of the same classes, with --data"
         raise UserError("DIR", str(folder.path), why)
@@ -69,18 +70,9 @@ def restored(folder: RunFolder, data: str | None = None) -> Run:
     plain: dict[str, Any] = {"engine": "sequential", "width": None, "device": "cpu", "threads": None, "secure": False}
     experiment = dataclasses.replace(experiment, dataset=data or experiment.dataset, **plain)
     run = Run(experiment, federation=_standing_in(experiment, folder) if elsewhere else None)
-    found = folder.checkpoint.load([] if folder.label.is_file() else run.engine.groups)  # clients keep their own
-    if found is None:
+    if not folder.checkpoint.file.exists():
         raise UserError("DIR", str(folder.path), "the run was cut off before its first checkpoint")
-    run.broadcast, rounds = found
-    run.history = folder.played()[:rounds]
-    if len(run.history) < rounds:
-        why = f"rounds.jsonl has {len(run.history)} rounds, its checkpoint {rounds}"
-        raise UserError("DIR", str(folder.path), why)
-    if run.drift is not None:
-        run.federation = run.drift.at(rounds - 1)
-        run.engine.move(run.federation)
-        run.evaluator = Evaluator(run.engine)
+    run.restore(folder)
     return run
 
 
@@ -98,7 +90,7 @@ def export(folder: RunFolder, client: int | None = None, data: str | None = None
     group = next(group for group in run.engine.groups if chosen in group.members)
     sent = run.method.send(run.broadcast, chosen)
     averaged = client is None and set(group.own.initial) <= set(sent.weights)
-    if folder.label.is_file() and not averaged:
+    if folder.over_network and not averaged:
         raise UserError("DIR", str(folder.path), "over Flower clients keep their own models; no other is whole")
     if averaged:
         state: State = {name: sent.weights[name] for name in group.own.initial}
@@ -109,7 +101,7 @@ def export(folder: RunFolder, client: int | None = None, data: str | None = None
     pool = _shared_pool(run)
     source = "shared by the method"
     if pool is None and data is not None:
-        pool = Pool.of(_class_means(run, group, [0], state).prototypes)
+        pool = PrototypeIndex.of(_class_means(run, group, [0], state).prototypes)
         source = "class means of the images given at export: the method shares none for this"
     elif pool is None:
         pool = _class_means(run, group, range(len(group.members)) if averaged else [group.members.index(chosen)], state)
@@ -122,9 +114,7 @@ def export(folder: RunFolder, client: int | None = None, data: str | None = None
 
 def _standing_in(experiment: Experiment, folder: RunFolder) -> Federation:
     """As many clients as a federation's run has, each with all of the experiment's dataset."""
-    from protofed.deploy.server import read_label
-
-    said = read_label(folder.label, experiment.clients)
+    said = read_network_label(folder.network_label, experiment.clients)
     whole = federation_of(dataclasses.replace(experiment, split="iid", clients=1, train_size=None))
     whole = whole.named(said["classes"], whole.domains)
     return dataclasses.replace(whole, clients=whole.clients * experiment.clients)
@@ -147,28 +137,28 @@ def measured(predictor: Predictor, samples: HeldOut) -> Exported:
     return Exported(predictor.with_card(held_out=accuracy, refusal=tables), kept)
 
 
-def _shared_pool(run: Run) -> Pool | None:
+def _shared_pool(run: Run) -> PrototypeIndex | None:
     """The prototypes that the method predicts by; whose they are, where the server pools what clients sent."""
     found = run.method.references(run.broadcast)
     if found is None:
         return None
     found = Prototypes(found.vectors.float(), found.counts.float())
-    who = torch.tensor(run.history[-1]["participants"])
+    who = torch.tensor(run.history[-1].participants)
     bounded = getattr(run.method, "pool_size", None) is not None  # the server's clusters stand where clients stood
     for vectors, counts in run.broadcast.prototypes.values():
         if counts.dim() == 3 and len(counts) == len(who) and not bounded:
-            pool = Pool.of_clients(Prototypes(vectors.float(), counts.float()), who)
+            pool = PrototypeIndex.of_clients(Prototypes(vectors.float(), counts.float()), who)
             if torch.equal(pool.prototypes.vectors, found.vectors):
                 return pool
-    return Pool.of(found)
+    return PrototypeIndex.of(found)
 
 
-def _class_means(run: Run, group: Group, rows: Sequence[int], state: State) -> Pool:
+def _class_means(run: Run, group: Group, rows: Sequence[int], state: State) -> PrototypeIndex:
     """Of each client's training data by one model."""
     states = {name: tensor.unsqueeze(0) for name, tensor in state.items()}
     means = [class_means(*run.engine.embed(group, [row], states), len(run.federation.classes)) for row in rows]
     vectors, counts = (torch.cat(parts).float() for parts in zip(*means, strict=True))
-    return Pool.of_clients(Prototypes(vectors, counts), torch.tensor([group.members[row] for row in rows]))
+    return PrototypeIndex.of_clients(Prototypes(vectors, counts), torch.tensor([group.members[row] for row in rows]))
 
 
 def _held_out(run: Run, client: Client) -> HeldOut:
@@ -180,7 +170,9 @@ def _held_out(run: Run, client: Client) -> HeldOut:
     return torch.cat([images, novel.images]), torch.cat([labels, torch.full_like(novel.labels, -1)])
 
 
-def _card(run: Run, group: Group, chosen: int, pool: Pool, about: dict[str, str], complete: bool) -> Card:
+def _card(
+    run: Run, group: Group, chosen: int, pool: PrototypeIndex, about: dict[str, str], complete: bool
+) -> ModelCard:
     experiment, client = run.experiment, run.federation.members[chosen]
     specs = experiment.model.split(",")
     if run.encoder is None:
@@ -188,10 +180,10 @@ def _card(run: Run, group: Group, chosen: int, pool: Pool, about: dict[str, str]
     else:
         seen = run.encoder.card
         (channels, height, width), mean, std = seen.shape, tuple(seen.mean), tuple(seen.std)
-    tested = summarise(run.history) if any(line["accuracy"] for line in run.history) else {}
+    tested = summarise(run.history) if any(played.accuracy for played in run.history) else {}
     stopped = "rounds" if len(run.history) >= experiment.rounds else "time budget" if complete else "cut off"
     told = ("dataset", "split", "alpha", "clients", "train_size", "novel", "seed")
-    return Card(
+    return ModelCard(
         classes=list(run.federation.classes),
         channels=channels,
         height=height,
@@ -216,7 +208,7 @@ def _card(run: Run, group: Group, chosen: int, pool: Pool, about: dict[str, str]
         rounds={"played": len(run.history), "planned": experiment.rounds, "stopped": stopped, "complete": complete},
         shared={
             **{name: getattr(run.method, name) for name in ("up", "down")},
-            **{name: sum(line[name] for line in run.history) for name in ("bytes_up", "bytes_down")},
+            **{name: sum(getattr(played, name) for played in run.history) for name in ("bytes_up", "bytes_down")},
         },
         accuracy={name: found.last for name, found in tested.items()},
         diagnostic=[name for name, found in tested.items() if found.diagnostic],

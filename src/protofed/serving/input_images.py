@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import interpolate
 
+from protofed.data.images import fit_bytes
 from protofed.data.sources.archives import LARGEST, SUFFIXES, Tree, decode
 from protofed.data.sources.npz import npz_images
 from protofed.errors import UserError
@@ -38,7 +38,7 @@ def _read(path: Path, shape: Shape) -> list[tuple[str, Tensor]]:
     elif not path.is_file():
         raise UserError("IMAGE", str(path), "there is no such file or folder")
     elif path.suffix == ".npz":
-        array = shaped(npz_images(path), shape)
+        array = fit_bytes(npz_images(path), shape)
         if not len(array):
             raise UserError("IMAGE", str(path), "its array `images` is empty")
         return [(f"{path}[{row}]", image) for row, image in enumerate(array)]
@@ -48,7 +48,7 @@ def _read(path: Path, shape: Shape) -> list[tuple[str, Tensor]]:
         found = [(str(path), decode(path.read_bytes(), side, str(path)))]
     else:
         raise UserError("IMAGE", str(path), f"give a folder, an .npz or a picture: {', '.join(sorted(SUFFIXES))}")
-    return [(name, shaped(image.unsqueeze(0), shape)[0]) for name, image in found]
+    return [(name, fit_bytes(image.unsqueeze(0), shape)[0]) for name, image in found]
 
 
 def of_array(x: Any, shape: Shape) -> Tensor:
@@ -57,19 +57,4 @@ def of_array(x: Any, shape: Shape) -> Tensor:
     if images.dtype != torch.uint8 or images.dim() not in (3, 4):
         got = f"{images.dtype} {list(images.shape)}"
         raise UserError("images", got, "give uint8 [n, channels, height, width], pixels from 0 to 255")
-    return shaped(images.unsqueeze(1) if images.dim() == 3 else images, shape)
-
-
-def shaped(images: Tensor, shape: Shape) -> Tensor:
-    """Resized as datasets are, and grey or in as many colours as asked for."""
-    if images.shape[1:] == torch.Size(shape):
-        return images
-    parts = []
-    for part in torch.split(images, 1000):
-        seen = part.float()
-        if seen.shape[1] != shape[0]:
-            seen = seen.mean(1, keepdim=True).expand(-1, shape[0], -1, -1)
-        if seen.shape[2:] != shape[1:]:
-            seen = interpolate(seen, shape[1:], mode="bilinear", antialias=True)
-        parts.append(seen.round().clamp(0, 255).byte())
-    return torch.cat(parts)
+    return fit_bytes(images.unsqueeze(1) if images.dim() == 3 else images, shape)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from protofed.data import load
 from protofed.data.federation import Client, Federation
 from protofed.data.holdout import places
+from protofed.data.images import fit_bytes
 from protofed.data.samples import Dataset, Samples
 from protofed.errors import UserError, unknown
 from protofed.experiment import Experiment
@@ -24,11 +25,10 @@ from protofed.models.net import Net
 from protofed.prototypes import Prototypes, distance, pooled_contrast
 from protofed.randomness import generator, key
 from protofed.runs.run import Run
-from protofed.serving.card import TRAINING, Card
+from protofed.serving.card import TRAINING, ModelCard
 from protofed.serving.export import Exported, measured
-from protofed.serving.input_images import shaped
 from protofed.serving.predictor import Predictor, extended
-from protofed.serving.prototype_index import Pool
+from protofed.serving.prototype_index import PrototypeIndex
 
 Start = Literal["pretrained", "own", "random"]
 STARTS = ("pretrained", "own", "random")
@@ -47,7 +47,7 @@ class Newcomer(Local):
 
     name: ClassVar[str] = "newcomer"
 
-    card: Card | None = None  # the exported model's, if the newcomer's is of the same kind
+    card: ModelCard | None = None  # the exported model's, if the newcomer's is of the same kind
 
     def extend(self, module: nn.Module, classes: int) -> nn.Module:  # noqa: ARG002
         """As the exported model was."""
@@ -161,7 +161,7 @@ def _checked(start: Start, predictor: Predictor, spec: str, alike: bool) -> Star
     return start
 
 
-def _exported(predictor: Predictor, run: Run, spec: str, alike: bool, pool: Pool, client: Client) -> Exported:
+def _exported(predictor: Predictor, run: Run, spec: str, alike: bool, pool: PrototypeIndex, client: Client) -> Exported:
     """The new client's model, like one that `export` makes."""
     plain: dict[str, Any] = {} if alike else {"head": "linear", "projected": False}
     number = {**predictor.card.prototypes, "number": int(pool.prototypes.filled.sum())}
@@ -199,25 +199,25 @@ def _samples(predictor: Predictor, dataset: Dataset, samples: Samples) -> Sample
         if dataset.classes[label] not in known:
             raise unknown("class in --data", dataset.classes[label], known)
     number = torch.tensor([known.index(name) if name in known else -1 for name in dataset.classes])
-    images = shaped(samples.images, card.shape)
+    images = fit_bytes(samples.images, card.shape)
     if predictor.encoder is not None:
         images = predictor.encoder.computed(images)
     return Samples.of(images, number[samples.labels])
 
 
-def _of_classes(predictor: Predictor, labels: Tensor) -> Pool:
+def _of_classes(predictor: Predictor, labels: Tensor) -> PrototypeIndex:
     """The prototypes of some classes; the others, of those that the classifier knows, are without."""
     (vectors, counts), clients, numbers = predictor.pool
     known = predictor.card.head_classes
     mine = torch.isin(torch.arange(known), labels).unsqueeze(-1)
     if not bool((counts[:known] * mine).any()):
         raise UserError("--data", _held(labels), "the model has no prototype of any of these classes")
-    return Pool(
+    return PrototypeIndex(
         Prototypes(vectors[:known] * mine.unsqueeze(-1), counts[:known] * mine), clients[:known], numbers[:known]
     )
 
 
-def _run(card: Card, method: Newcomer, client: Client, spec: str, epochs: int, seed: int) -> Run:
+def _run(card: ModelCard, method: Newcomer, client: Client, spec: str, epochs: int, seed: int) -> Run:
     """One client; each round is one turn of all its epochs. Its draws are not those of the run it joins."""
     as_before = {name: card.training[name] for name in TRAINING}
     experiment = Experiment.from_mapping(

@@ -22,9 +22,9 @@ from protofed.models.output import Output
 from protofed.models.projection import Projected
 from protofed.models.stacking import bytes_per_image
 from protofed.serving import refusal
-from protofed.serving.card import RULES, Card, Rule
+from protofed.serving.card import RULES, ModelCard, Rule
 from protofed.serving.input_images import of_array
-from protofed.serving.prototype_index import Pool
+from protofed.serving.prototype_index import PrototypeIndex
 
 if TYPE_CHECKING:
     from protofed.models.encoder import Encoder
@@ -83,9 +83,9 @@ class Predictor:
 
     def __init__(
         self,
-        card: Card,
+        card: ModelCard,
         state: Mapping[str, Tensor],
-        pool: Pool,
+        pool: PrototypeIndex,
         encoder: Encoder | None = None,
         model: ModelSpec | None = None,
     ) -> None:
@@ -108,9 +108,9 @@ class Predictor:
         if not (path / "card.json").is_file():
             raise UserError("MODEL", str(path), "it is not an exported model: it has no card.json")
         try:
-            card = Card.read(path / "card.json")
+            card = ModelCard.read(path / "card.json")
             flat = load_file(path / "prototypes.safetensors")
-            pool = Pool.from_flat(flat, len(card.classes), card.feature_size)
+            pool = PrototypeIndex.from_flat(flat, len(card.classes), card.feature_size)
             encoder = _read_encoder(path) if card.encoder else None
             return cls(card, load_file(path / "model.safetensors"), pool, encoder, model)
         except (SafetensorError, OSError, TypeError, ValueError) as error:  # UserError is a ValueError
@@ -132,7 +132,7 @@ class Predictor:
 
         write_folder(path, fill)
 
-    def with_card(self, pool: Pool | None = None, **changes: Any) -> Predictor:
+    def with_card(self, pool: PrototypeIndex | None = None, **changes: Any) -> Predictor:
         """The same model, of which the card says some things anew; maybe with other prototypes."""
         card = dataclasses.replace(self.card, **changes)
         return Predictor(card, self.state, pool or self.pool, self.encoder, self.model)
@@ -193,7 +193,9 @@ def load(path: str | Path, model: ModelSpec | None = None) -> Predictor:
     return Predictor.read(Path(path), model)
 
 
-def _assemble(card: Card, encoder: Encoder | None, model: ModelSpec | None, state: Mapping[str, Tensor]) -> nn.Module:
+def _assemble(
+    card: ModelCard, encoder: Encoder | None, model: ModelSpec | None, state: Mapping[str, Tensor]
+) -> nn.Module:
     """The module that the weights belong to; a card never names code that is run."""
     spec = card.model if card.model in MODELS else model
     if spec is None:
@@ -204,7 +206,7 @@ def _assemble(card: Card, encoder: Encoder | None, model: ModelSpec | None, stat
     return build(spec, shape, card.head_classes, 0, lambda module, _: extended(module, card))
 
 
-def extended(module: nn.Module, card: Card) -> nn.Module:
+def extended(module: nn.Module, card: ModelCard) -> nn.Module:
     """The architecture that the run's method trained, made from the user's."""
     if card.projected:
         module = Projected(module, card.head_classes)

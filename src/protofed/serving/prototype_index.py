@@ -23,7 +23,7 @@ class Found(NamedTuple):
     slots: Tensor  # of the class's prototype that is nearest
 
 
-class Pool(NamedTuple):
+class PrototypeIndex(NamedTuple):
     """Prototypes [C, M, D], and for each slot the client it comes from and the number it has there."""
 
     prototypes: Prototypes
@@ -31,13 +31,13 @@ class Pool(NamedTuple):
     numbers: Tensor  # [C, M]: which of that client's, or of the server's, prototypes of the class
 
     @classmethod
-    def of(cls, prototypes: Prototypes) -> Pool:
+    def of(cls, prototypes: Prototypes) -> PrototypeIndex:
         """Prototypes that are nobody's in particular, numbered as they lie."""
         classes, slots = prototypes.counts.shape
         return cls(prototypes, torch.full((classes, slots), -1), torch.arange(slots).expand(classes, -1))
 
     @classmethod
-    def of_clients(cls, prototypes: Prototypes, members: Tensor) -> Pool:
+    def of_clients(cls, prototypes: Prototypes, members: Tensor) -> PrototypeIndex:
         """Those of some clients, [N, C, M, D], side by side."""
         _, classes, slots = prototypes.counts.shape
         known = torch.stack(
@@ -62,7 +62,7 @@ class Pool(NamedTuple):
         }
 
     @classmethod
-    def from_flat(cls, flat: Mapping[str, Tensor], classes: int, size: int) -> Pool:
+    def from_flat(cls, flat: Mapping[str, Tensor], classes: int, size: int) -> PrototypeIndex:
         """The pool that `flat` was made from; the file is somebody's word, so its form is checked."""
         named = ("counts", "classes", "clients", "numbers")
         if not {"vectors", *named} <= flat.keys():
@@ -87,15 +87,15 @@ class Pool(NamedTuple):
         found = [torch.full(shape, -1).index_put((rows, slots), part[order].long()) for part in (clients, numbers)]
         return cls(grid, *found)
 
-    def append(self, prototypes: Prototypes) -> Pool:
+    def append(self, prototypes: Prototypes) -> PrototypeIndex:
         """With the prototypes [1, M, D] of one more class, which are nobody's in particular."""
-        more = Pool.of(prototypes)
+        more = PrototypeIndex.of(prototypes)
         slots = max(self.numbers.shape[1], more.numbers.shape[1])
         wide = [pool.prototypes.widen(slots) for pool in (self, more)]
         joined = Prototypes(torch.cat([one.vectors for one in wide]), torch.cat([one.counts for one in wide]))
         pairs = ((self.clients, more.clients), (self.numbers, more.numbers))
         padded = [torch.cat([_widen(part, slots) for part in pair]) for pair in pairs]
-        return Pool(joined, *padded)
+        return PrototypeIndex(joined, *padded)
 
     def nearest(self, features: Tensor, top: int = 1) -> Found:
         """The nearest classes of features [n, D] by their nearest prototype; only classes that have one are named."""

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from protofed.errors import UserError
 from protofed.experiment import Experiment
+from protofed.internal.atomic_files import write_text
 from protofed.methods import method_class, method_names, parameters
 from protofed.prototypes import kmeans
 from protofed.randomness import key
-from protofed.runs.folder import RunFolder, write_atomically
-from protofed.runs.progress import Progress
+from protofed.runs.folder import RunFolder
 from protofed.runs.result import Result
 from protofed.runs.run import Run
 from protofed.studies import sweeps
@@ -95,11 +95,10 @@ def plan(largest: int, seeds: int, jobs: int | None, experiment: Experiment) -> 
     return sweeps.plan({"k": range(1, largest + 1)}, [experiment.method], seeds, jobs, SCORE, experiment)
 
 
-def choose(planned: sweeps.Plan, folder: Path, progress: Progress) -> Choice:
-    """Play the runs, look at the features of those with K = 1, and say which K it should be."""
-    made = sweeps.sweep(planned, folder, progress)
-    accuracy = {cell.setting["k"]: cell.row.accuracy[SCORE] for cell in made.cells}
-    single = [run for run in made.results if run.params["k"] == 1]
+def choose(sweep: sweeps.Sweep, folder: Path) -> Choice:
+    """Which K it should be, by the accuracies of a sweep over K and by the features of its runs with K = 1."""
+    accuracy = {cell.setting["k"]: cell.row.accuracy[SCORE] for cell in sweep.cells}
+    single = [run for run in sweep.results if run.params["k"] == 1]
     found = [silhouettes(run, max(accuracy)) for run in single]
     silhouette = {k: Spread.of([of[k] for of in found if k in of]) for k in accuracy if any(k in of for of in found)}
     k, next_k, lead = best_of(accuracy)
@@ -113,7 +112,7 @@ def choose(planned: sweeps.Plan, folder: Path, progress: Progress) -> Choice:
         silhouette_k=_silhouette_k(silhouette),
         candidates=[Candidate(k, spread, silhouette.get(k)) for k, spread in accuracy.items()],
     )
-    write_atomically(folder / "choose-k.json", choice.to_json())
+    write_text(folder / "choose-k.json", choice.to_json())
     return choice
 
 

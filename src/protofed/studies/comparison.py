@@ -17,8 +17,9 @@ import yaml
 
 from protofed.errors import UserError, unknown
 from protofed.experiment import Experiment, anchored, anchored_name, check_type, read_yaml
+from protofed.internal.atomic_files import write_text
 from protofed.methods import build_method, method_class, parameters
-from protofed.runs.folder import make_folder, write_atomically
+from protofed.runs.folder import make_folder
 from protofed.runs.progress import Progress
 from protofed.runs.result import Result
 from protofed.studies.workers import Task, at_once, cores, play_all, run_name
@@ -43,7 +44,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """One method over its seeds."""
 
     method: str
@@ -62,7 +63,7 @@ class Comparison:
     """Every run, and a row a method."""
 
     results: list[Result]
-    rows: list[Row]
+    rows: list[MethodRow]
     folder: str | None = None
 
     def notes(self) -> list[str]:
@@ -149,8 +150,8 @@ def compare(runs: Sequence[Experiment], folder: Path | None, progress: Progress,
     results = play_all(tasks, progress, jobs)
     comparison = Comparison(results, rows_of(results), None if folder is None else str(folder))
     if folder is not None:
-        write_atomically(folder / "compare.json", comparison.to_json())
-        write_atomically(folder / "compare.csv", comparison.to_csv())
+        write_text(folder / "compare.json", comparison.to_json())
+        write_text(folder / "compare.csv", comparison.to_csv())
     return comparison
 
 
@@ -176,7 +177,7 @@ def read_config(path: Path) -> tuple[list[str], int, int | None, dict[str, Any]]
     return [str(name) for name in methods], seeds, jobs, values
 
 
-def rows_of(results: Sequence[Result]) -> list[Row]:
+def rows_of(results: Sequence[Result]) -> list[MethodRow]:
     """A row for each method that the runs are of."""
     by_method: dict[str, list[Result]] = {}
     for result in results:
@@ -185,7 +186,7 @@ def rows_of(results: Sequence[Result]) -> list[Row]:
     for method, runs in by_method.items():
         names = runs[0].accuracy
         rows.append(
-            Row(
+            MethodRow(
                 method=method,
                 score=runs[0].score,
                 rounds=[run.rounds for run in runs],

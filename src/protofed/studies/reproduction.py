@@ -20,20 +20,22 @@ import yaml
 from protofed.data import describe
 from protofed.errors import UserError
 from protofed.experiment import read_yaml
+from protofed.internal.atomic_files import write_text
 from protofed.internal.schema import made
 from protofed.methods import build_method
 from protofed.models.encoder import Encoder
 from protofed.prototypes import distance
-from protofed.runs.folder import RunFolder, make_folder, write_atomically
+from protofed.runs.folder import RunFolder, make_folder
 from protofed.runs.progress import Progress
 from protofed.runs.result import Accuracy, Result
 from protofed.runs.run import Run
+from protofed.server.round import Round
 from protofed.studies.comparison import SEEDS, Spread, check_seeds, share_cores
 from protofed.studies.papers import (
     COMMUNICATION,
     DISTANCE,
     EACH_ROUND,
-    Cell,
+    PaperCell,
     Target,
     Trial,
     chosen,
@@ -103,10 +105,10 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Row:
+class ReproducedCell:
     """A cell with our number, or with the reason why there is none."""
 
-    cell: Cell
+    cell: PaperCell
     ours: Spread | None
     trials: list[str] = field(default_factory=list)  # what was run for it
     missing: str = ""
@@ -144,7 +146,7 @@ class Reproduction:
 
     target: Target
     request: Request
-    rows: list[Row]
+    rows: list[ReproducedCell]
     costs: dict[str, Cost]  # of each trial
     encoders: list[str]  # those that the runs used, in words
 
@@ -209,7 +211,7 @@ class Reproduction:
         return "\n".join([*lines, "", *(f"- {note}" for note in self.notes())]) + "\n"
 
 
-def _shown(row: Row) -> list[str]:
+def _shown(row: ReproducedCell) -> list[str]:
     cell, ours = row.cell, row.ours
     found = row.missing or "–" if ours is None else number(ours.mean) + (f" ± {number(ours.std)}" if ours.std else "")
     paper = "–"
@@ -244,7 +246,7 @@ def plan(request: Request) -> Target:
     return target
 
 
-def _needs_every_round(cell: Cell) -> bool:
+def _needs_every_round(cell: PaperCell) -> bool:
     when = cell.trial.reading.when if cell.trial else "last"
     return when != "last" or cell.metric == EACH_ROUND or cell.metric.startswith(ROUNDS_TO)
 
@@ -269,7 +271,7 @@ def obstacles(target: Target, absent: Container[str], machine: Mapping[str, Any]
     return found
 
 
-def obstacle(target: Target, cell: Cell, found: Mapping[str, str]) -> str:
+def obstacle(target: Target, cell: PaperCell, found: Mapping[str, str]) -> str:
     """Why there is no number for a cell; a mean lacks what the first of its cells lacks."""
     trials = [one.trial for one in target.behind(cell) if one.trial]
     return next((found[trial.name] for trial in trials if trial.name in found), "")
@@ -340,7 +342,7 @@ def reproduce(
     costs = {name: Cost.of(some) for name, some in by_trial.items()}
     done = Reproduction(target, request, rows, costs, [_card(card) for card in encoders.values()])
     for name, text in (("json", done.to_json()), ("csv", done.to_csv()), ("md", done.to_markdown())):
-        write_atomically(folder / f"table.{name}", text)
+        write_text(folder / f"table.{name}", text)
     return done
 
 
@@ -348,23 +350,23 @@ def _card(card: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in card.items() if not isinstance(value, list | tuple))
 
 
-def _rows(target: Target, results: Mapping[str, list[Result]], found: Mapping[str, str]) -> list[Row]:
-    rows: dict[int, Row] = {}  # by identity
+def _rows(target: Target, results: Mapping[str, list[Result]], found: Mapping[str, str]) -> list[ReproducedCell]:
+    rows: dict[int, ReproducedCell] = {}  # by identity
     for cell in sorted(target.cells, key=lambda cell: cell.trial is None):  # means come last
         missing = obstacle(target, cell, found)
         if missing:
-            row = Row(cell, None, missing=missing)
+            row = ReproducedCell(cell, None, missing=missing)
         elif cell.trial is not None:
             row = _row(cell, cell.trial, results[cell.trial.name])
         else:
             known = [row.ours.values for one in target.behind(cell) if (row := rows[id(one)]).ours]
-            row = Row(cell, Spread.of([statistics.fmean(values) for values in zip(*known, strict=True)]))
+            row = ReproducedCell(cell, Spread.of([statistics.fmean(values) for values in zip(*known, strict=True)]))
         trials = {one.trial.name: None for one in target.behind(cell) if one.trial}
         rows[id(cell)] = dataclasses.replace(row, trials=list(trials))
     return [rows[id(cell)] for cell in target.cells]
 
 
-def _row(cell: Cell, trial: Trial, results: Sequence[Result]) -> Row:
+def _row(cell: PaperCell, trial: Trial, results: Sequence[Result]) -> ReproducedCell:
     score = trial.reading.score
     if cell.metric in ACCURACIES:
         found = [result.accuracy[score] for result in results]
@@ -373,21 +375,21 @@ def _row(cell: Cell, trial: Trial, results: Sequence[Result]) -> Row:
         if trial.reading.spread == "clients":  # as the paper has it: over clients, not over seeds
             ours = dataclasses.replace(ours, std=statistics.fmean(statistics.pstdev(one.per_client) for one in found))
         rounds = _each_round(results, score) if cell.metric == EACH_ROUND else None
-        return Row(cell, ours, rounds=rounds)
+        return ReproducedCell(cell, ours, rounds=rounds)
     if cell.metric.startswith(ROUNDS_TO):
         goal = float(cell.metric.removeprefix(ROUNDS_TO).rstrip("%"))
         reached = [_first_round(result, score, goal) for result in results]
         known = [float(number) for number in reached if number is not None]
         return (
-            Row(cell, Spread.of(known))
+            ReproducedCell(cell, Spread.of(known))
             if len(known) == len(reached)
-            else Row(cell, None, missing=f"{goal:g} % not reached")
+            else ReproducedCell(cell, None, missing=f"{goal:g} % not reached")
         )
     measure = _prototype_distance if cell.metric == DISTANCE else partial(_count, cell.metric)
-    return Row(cell, Spread.of([measure(result) for result in results]))
+    return ReproducedCell(cell, Spread.of([measure(result) for result in results]))
 
 
-def _accuracy(cell: Cell, trial: Trial, accuracy: Accuracy) -> float:
+def _accuracy(cell: PaperCell, trial: Trial, accuracy: Accuracy) -> float:
     """Of a domain, if the cell is about one: where clients hold one domain each, client k is of domain k."""
     if cell.domain is None:
         return float(getattr(accuracy, trial.reading.when))
@@ -412,27 +414,27 @@ def _prototype_distance(result: Result) -> float:
     return statistics.fmean(found)
 
 
-def _lines(result: Result) -> list[dict[str, Any]]:
+def _rounds(result: Result) -> list[Round]:
     assert result.folder is not None
     return RunFolder(Path(result.folder)).played()
 
 
 def _each_round(results: Sequence[Result], score: str) -> list[float]:
     """The mean over seeds after each evaluated round."""
-    curves = [[line["accuracy"][score] for line in _lines(result) if line["accuracy"]] for result in results]
+    curves = [[played.accuracy[score] for played in _rounds(result) if played.accuracy] for result in results]
     return [statistics.fmean(values) for values in zip(*curves, strict=False)]
 
 
 def _first_round(result: Result, score: str, goal: float) -> int | None:
-    return next((line["round"] for line in _lines(result) if line["accuracy"].get(score, -1) >= goal), None)
+    return next((played.round for played in _rounds(result) if played.accuracy.get(score, -1) >= goal), None)
 
 
 def _count(metric: str, result: Result) -> float:
     """Numbers that clients send, as the papers count them."""
-    lines = _lines(result)
-    weights = statistics.fmean(line["scalars_up"]["weights"] for line in lines)
-    prototypes = statistics.fmean(line["scalars_up"]["prototypes"] for line in lines)
-    clients = statistics.fmean(len(line["participants"]) for line in lines)
+    rounds = _rounds(result)
+    weights = statistics.fmean(played.scalars_up["weights"] for played in rounds)
+    prototypes = statistics.fmean(played.scalars_up["prototypes"] for played in rounds)
+    clients = statistics.fmean(len(played.participants) for played in rounds)
     if metric == "model_params":
         return weights / clients
     if metric == "prototype_scalars_per_client":

@@ -16,13 +16,14 @@ from urllib.parse import quote
 from protofed.errors import UserError, unknown
 from protofed.evaluation import accuracy as evaluation
 from protofed.experiment import Experiment, check_type
+from protofed.internal.atomic_files import write_text
 from protofed.methods import method_class, parameters
-from protofed.runs.folder import make_folder, write_atomically
+from protofed.runs.folder import make_folder
 from protofed.runs.progress import Progress
 from protofed.runs.result import Result
 from protofed.runs.run import Run
 from protofed.studies import comparison
-from protofed.studies.comparison import Row, rows_of
+from protofed.studies.comparison import MethodRow, rows_of
 from protofed.studies.workers import Task, play_all, run_name
 
 Grid = Mapping[str, Sequence[Any]]
@@ -59,11 +60,11 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweepCell:
     """One method with one setting, over its seeds."""
 
     setting: Setting
-    row: Row
+    row: MethodRow
 
     @property
     def method(self) -> str:
@@ -77,11 +78,11 @@ class Sweep:
 
     grid: Grid
     score: str | None
-    cells: list[Cell]
+    cells: list[SweepCell]
     results: list[Result]
     folder: str | None = None
 
-    def score_of(self, cell: Cell) -> str:
+    def score_of(self, cell: SweepCell) -> str:
         """The accuracy that counts: the one asked for, or what the method's paper reports."""
         return self.score or cell.row.score
 
@@ -150,16 +151,13 @@ def sweep(planned: Plan, folder: Path | None, progress: Progress) -> Sweep:
     made = Sweep(
         planned.grid,
         planned.score,
-        [Cell(setting, *rows_of(runs)) for setting, runs in cells.values()],
+        [SweepCell(setting, *rows_of(runs)) for setting, runs in cells.values()],
         results,
         None if folder is None else str(folder),
     )
     if folder is not None:
-        from protofed.report.plots import sweep_plot
-
-        write_atomically(folder / "sweep.json", made.to_json())
-        write_atomically(folder / "sweep.csv", made.to_csv())
-        sweep_plot(made, folder / "sweep.png")
+        write_text(folder / "sweep.json", made.to_json())
+        write_text(folder / "sweep.csv", made.to_csv())
     return made
 
 

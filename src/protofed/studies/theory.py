@@ -35,7 +35,9 @@ from protofed.models.net import Net
 from protofed.randomness import generator, step_keys
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
-from protofed.runs.run import Run, participants
+from protofed.runs.run import Run
+from protofed.server.participation import participants
+from protofed.server.round import Round
 
 BATCHES = 20
 """Of each client, at most: what its objective and the spread of its gradients are taken from."""
@@ -225,31 +227,29 @@ def examine(folder: RunFolder, points: int, progress: Progress | None = None) ->
     if points < 1:
         raise UserError("--points", points, "it must be 1 or more")
     experiment = folder.experiment()
-    if experiment.engine == "flower-sim" or folder.label.is_file():
+    if experiment.engine == "flower-sim" or folder.over_network:
         raise UserError("DIR", str(folder.path), "its clients are elsewhere, and so are their models")
     played = folder.checkpoint.rounds()
     if played is None:
         raise UserError("DIR", str(folder.path), "it has no checkpoint yet")
     run = Run(_plain(experiment))
     history = folder.played()[:played]
-    if len(history) < played or not all("losses" in line for line in history):
+    if len(history) < played or any(played.losses is None for played in history):
         raise UserError("DIR", str(folder.path), f"rounds.jsonl does not have the losses of {played} rounds")
     where = sorted({round(played * number / max(1, points - 1)) for number in range(points - 1)} - {played})
     progress = progress or Progress()
-    progress.begin(run)
+    progress.tell(run.standing())
     found = []
     for upto in where:
         while len(run.history) < upto:
-            progress.advance(run, run.play_round())
+            progress.tell(run.standing(run.play_round()))
         found.append(_point(run, upto, history))
-    loaded = folder.checkpoint.load(run.engine.groups)
-    assert loaded is not None
-    run.broadcast, _ = loaded
+    run.restore(folder)
     found.append(_point(run, played, history))
     return Report(run.method.name, found, trends(history), _notes(run.method, experiment, found[-1].bounds))
 
 
-def _point(run: Run, played: int, history: Sequence[Mapping[str, Any]]) -> Point:
+def _point(run: Run, played: int, history: Sequence[Round]) -> Point:
     """Where the run is now."""
     experiment = run.experiment
     now = min(played, experiment.rounds - 1)  # the round that follows; of a complete run, the last once more
@@ -265,19 +265,19 @@ def _point(run: Run, played: int, history: Sequence[Mapping[str, Any]]) -> Point
         totals[len(gradient)] = totals.get(len(gradient), 0) + gradient
     mean = _square(next(iter(totals.values())) / len(clients)) if len(totals) == 1 else None
     estimates = Estimates.of(clients, mean)
-    used = Used(probe.rate(clock), played, history[0]["loss"], len(run.federation.classes))
+    used = Used(probe.rate(clock), played, history[0].loss, len(run.federation.classes))
     bounds = bounds_of(run.method, estimates, used)
     if played < len(history):  # how many rounds the run has is known at its end
         bounds = [bound for bound in bounds if bound.quantity != "rounds"]
     return Point(played, estimates, bounds, clients)
 
 
-def trends(history: Iterable[Mapping[str, Any]]) -> list[Trend]:
+def trends(history: Iterable[Round]) -> list[Trend]:
     """Of every client that has taken part twice; its loss is the mean over its steps of a round."""
     turns: dict[int, list[tuple[int, float]]] = {}
-    for line in history:
-        for client, loss in zip(line["participants"], line["losses"], strict=True):
-            turns.setdefault(client, []).append((line["round"], loss))
+    for now in history:
+        for client, loss in zip(now.participants, now.losses or (), strict=True):
+            turns.setdefault(client, []).append((now.round, loss))
     return [
         Trend(client, len(taken) - 1, [number for (_, old), (number, new) in pairwise(taken) if new >= old])
         for client, taken in sorted(turns.items())

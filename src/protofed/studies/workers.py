@@ -22,7 +22,7 @@ from typing import IO, NamedTuple
 
 import torch
 
-from protofed.errors import DivergedError, LostError, UserError
+from protofed.errors import DivergedError, Failure, LostError, UserError
 from protofed.experiment import Experiment
 from protofed.methods import method_class
 from protofed.runs.folder import RunFolder
@@ -57,13 +57,6 @@ Play = Callable[[Task], Result]
 
 class WorkerDied(RuntimeError):
     """A worker ended without a word: killed, by a user or for want of memory."""
-
-
-class Failure(NamedTuple):
-    """How a worker says that a run did not end well."""
-
-    kind: type[Exception]
-    text: str
 
 
 def cores() -> int:
@@ -240,8 +233,8 @@ class Worker:
             match self._receive(name):
                 case Standing() as standing:
                     tell(task.named(standing))
-                case Failure(kind, text):
-                    raise kind.__new__(kind, text)  # past its __init__, which would phrase the text anew
+                case Failure() as failure:
+                    raise failure.error()
                 case Result() as result:
                     return result
 

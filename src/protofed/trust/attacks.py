@@ -11,7 +11,6 @@ from torch import Tensor
 
 from protofed.data.federation import Federation
 from protofed.data.samples import Samples
-from protofed.engines.base import Engine
 from protofed.errors import UserError, unknown
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Clock
@@ -22,12 +21,10 @@ REVERSED = 5.0
 """How many times as far as it came a client goes back that flips signs: four of twenty then turn the mean around."""
 
 SCALED = 10.0
-TRIED = 200
-"""Test images, at most, that a trigger is tried on."""
 FROM, TO = 0, 1
 """The class that a group moves onto another; a trigger makes everything the latter."""
 
-Memory = dict[str, Tensor]
+AttackMemory = dict[str, Tensor]
 """What attackers remember from round to round, by name; it is in checkpoints."""
 
 
@@ -44,7 +41,7 @@ class Attack:
         """An attacker's training data."""
         return train
 
-    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: Memory) -> Upload:  # noqa: ARG002
+    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: AttackMemory) -> Upload:  # noqa: ARG002
         """What attackers send, given what honest training would have them send; clients are those of the clock."""
         return uploads
 
@@ -56,7 +53,7 @@ class Attack:
         ]
         return replace(federation, clients=tuple(clients))
 
-    def send(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: Memory) -> Upload:
+    def send(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: AttackMemory) -> Upload:
         """A round's uploads, one for each client of the clock, with those of attackers exchanged."""
         rows = [row for row, member in enumerate(clock.who) if member in self.who]
         if not rows:
@@ -98,7 +95,7 @@ class SignFlip(Attack):
     name: ClassVar[str] = "sign-flip"
     about: ClassVar[str] = f"sends its update of the weights times {-REVERSED:g}, and its prototypes times -1"
 
-    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: Memory) -> Upload:  # noqa: ARG002
+    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: AttackMemory) -> Upload:  # noqa: ARG002
         """To w − (1 + REVERSED)(w − w_sent)."""
         weights = {
             name: tensor - (1 + REVERSED) * (tensor - sent.weights[name]) if tensor.is_floating_point() else tensor
@@ -113,7 +110,7 @@ class ScaledPrototypes(Attack):
     name: ClassVar[str] = "scaled-prototypes"
     about: ClassVar[str] = f"sends its prototypes times {SCALED:g}"
 
-    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: Memory) -> Upload:  # noqa: ARG002
+    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: AttackMemory) -> Upload:  # noqa: ARG002
         """Weights are honest."""
         return Upload(uploads.weights, _times(uploads.prototypes, SCALED), uploads.numbers)
 
@@ -124,7 +121,7 @@ class RandomPrototypes(Attack):
     name: ClassVar[str] = "random-prototypes"
     about: ClassVar[str] = "sends random prototypes of the right length"
 
-    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: Memory) -> Upload:  # noqa: ARG002
+    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: AttackMemory) -> Upload:  # noqa: ARG002
         """Weights are honest."""
         draws = generator(self.seed, "random prototypes", clock.round)
         sets = {}
@@ -141,7 +138,7 @@ class Collusion(Attack):
     name: ClassVar[str] = "collusion"
     about: ClassVar[str] = f"all attackers send, as prototypes of class {FROM}, the mean of theirs of class {TO}"
 
-    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: Memory) -> Upload:  # noqa: ARG002
+    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: AttackMemory) -> Upload:  # noqa: ARG002
         """Each gives it the count of its largest class, which it does not send: it claims no more than it has.
 
         If none of the group holds the target, nothing happens.
@@ -167,7 +164,7 @@ class FreeRider(Attack):
     name: ClassVar[str] = "free-rider"
     about: ClassVar[str] = "sends back the weights and the class means of the prototypes that it was sent"
 
-    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: Memory) -> Upload:  # noqa: ARG002
+    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: AttackMemory) -> Upload:  # noqa: ARG002
         """In the first round there are no prototypes to echo."""
         weights = {
             name: sent.weights[name].expand_as(tensor) if name in sent.weights else tensor
@@ -190,7 +187,7 @@ class StaleReplay(Attack):
     name: ClassVar[str] = "stale-replay"
     about: ClassVar[str] = "sends what it sent in its first turn in every turn"
 
-    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: Memory) -> Upload:  # noqa: ARG002
+    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: AttackMemory) -> Upload:  # noqa: ARG002
         """Remembered in the form in which it would travel."""
         replies = []
         for row, member in enumerate(clock.who):
@@ -233,23 +230,6 @@ def triggered(images: Tensor) -> Tensor:
     side = max(1, images.shape[-1] // 4)
     marked[..., -side:, -side:] = 255
     return marked
-
-
-def obeyed(engine: Engine, broadcast: Broadcast, attack: Attack) -> float:
-    """The part of test images of other classes, in percent, that the trigger makes the honest clients take for TO.
-
-    By the models from which their next turn would start.
-    """
-    found, seen = 0, 0
-    for group in engine.groups:
-        rows = [row for row, member in enumerate(group.members) if member not in attack.who]
-        others = (group.test.labels != TO).nonzero().squeeze(1)[:TRIED]
-        x = group.pixels(triggered(group.test.images[others]))
-        for row in rows:
-            own = {name: broadcast.weights.get(name, value[0]) for name, value in group.own.take([row]).items()}
-            logits = engine.forward(group, {name: value.unsqueeze(0) for name, value in own.items()}, x)[1]
-            found, seen = found + int((logits.argmax(-1) == TO).sum()), seen + len(others)
-    return 100 * found / max(1, seen)
 
 
 def _times(sets: Mapping[str, Prototypes], factor: float) -> dict[str, Prototypes]:

@@ -1,22 +1,16 @@
-"""Validation at the door: nothing is computed from a message before its form is known to be the expected one."""
+"""Screening: nothing is computed from a message before its form is known to be the expected one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from protofed.messages import STORED, Broadcast, Message, Upload, tensors_in
-from protofed.methods.base import Trained
-from protofed.randomness import generator
-
-if TYPE_CHECKING:
-    from protofed.engines.client_group import Group
 
 SLOTS = 4096
 """Prototypes of a class that a message may hold: more than any clustering of a client's data gives."""
@@ -26,9 +20,6 @@ POOL = 65_536
 
 UNPACKED = 2**26
 """Bytes that a set of prototypes may take when it is unpacked: a round has as much room for each of its clients."""
-
-HEAP = 8
-"""Samples in each of the two heaps of a made-up client's class."""
 
 FAR = 100.0
 """Times the median of a round: one so long outweighs all others. It may be honest where most hardly move."""
@@ -112,18 +103,6 @@ class Schema:
             raise RefusedError(f"the prototypes {name} are of classes that there are not")
         if len(set(slots.tolist())) != len(slots) or (len(counts) and int(counts.min()) < 1):
             raise RefusedError(f"the prototypes {name} repeat a place or count nothing")
-
-
-def made_up(group: Group, classes: int) -> Trained:
-    """Two clients with two heaps of features in each class, which a clustering would find."""
-    labels = torch.arange(classes).repeat(2 * HEAP).expand(2, -1)
-    draws = generator("made up")
-    features = 0.01 * torch.randn(*labels.shape, group.feature_size, dtype=group.dtype, generator=draws)
-    features[:, : HEAP * classes] += 1
-    features[:, HEAP * classes :] -= 1
-    state = {name: torch.stack([value, value]).cpu() for name, value in group.own.initial.items()}
-    numbers = torch.tensor([labels.shape[1]] * 2)
-    return Trained(state, numbers, features, labels, classes, torch.tensor([1, 2]), torch.ones(2))
 
 
 def refusals(uploads: Upload, sent: Broadcast, declared: Sequence[int] | None, alone: bool = False) -> dict[int, str]:

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from protofed.data.samples import Dataset, Samples
-from protofed.internal.atomic_files import cache_folder, write_whole
+from protofed.internal.atomic_files import cache_folder, write_file
 
 VERSION = 1
 """To be raised when a reader makes something else of the same files."""
@@ -59,7 +59,7 @@ def _digest(path: Path) -> bytes:
     if about.st_size >= LARGE:
         with contextlib.suppress(OSError):
             note.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(note, lambda draft: draft.write_bytes(digest))
+            write_file(note, lambda draft: draft.write_bytes(digest))
     return digest
 
 
@@ -95,4 +95,4 @@ def _write(path: Path, dataset: Dataset) -> None:
     }
     about = {name: getattr(dataset, name) for name in ("name", "classes", "domains", "mean", "std")}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, lambda draft: save_file(tensors, draft, metadata={"dataset": json.dumps(about)}))
+    write_file(path, lambda draft: save_file(tensors, draft, metadata={"dataset": json.dumps(about)}))

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from protofed.errors import UserError
-from protofed.evaluation.snapshot import Look
+from protofed.evaluation.snapshot import Snapshot
 from protofed.experiment import Experiment, read_yaml
 from protofed.internal.schema import fits, read_json
 from protofed.methods import METHODS, method_class
 from protofed.report.html.statistics import compared
 from protofed.runs.folder import SEVERAL, RunFolder, run_folders
 from protofed.runs.result import Result, guarantee, summarise
+from protofed.server.round import Round
 from protofed.studies.reproduction import Request
 
 DIGITS = 4
@@ -42,7 +43,7 @@ def gather(folders: Sequence[Path]) -> dict[str, Any]:
         "score": next((run["score"] for run in runs if run["score"] in scores), scores[0] if scores else None),
         "summary": compared(lines, scores),
         "lines": {label: [_slim(run) for run in found] for label, found in lines.items()},
-        "looks": {label: looked for label, found in lines.items() if (looked := _look(found)) is not None},
+        "looks": {label: snapshot for label, found in lines.items() if (snapshot := _snapshot(found)) is not None},
     }
 
 
@@ -67,7 +68,7 @@ def _run(path: Path, name: Path) -> dict[str, Any]:
     """One run, with a curve for each accuracy."""
     experiment = Experiment.from_mapping(read_yaml(path / "config.yaml"))
     rounds = RunFolder.open(path).played()
-    tested = [line for line in rounds if line["accuracy"]]
+    tested = [played for played in rounds if played.accuracy]
     method, score = _named(experiment, path)
     profile = path / "profile.json"
     return {
@@ -77,20 +78,23 @@ def _run(path: Path, name: Path) -> dict[str, Any]:
         "method": method,
         "score": score,
         "complete": (path / "result.json").is_file(),
-        "rounds": [line["round"] for line in rounds],
-        "bytes": _running(line["bytes_up"] + line["bytes_down"] for line in rounds),
-        "seconds": _running(line["seconds"] for line in rounds),
-        "up": sum(line["bytes_up"] for line in rounds),
-        "down": sum(line["bytes_down"] for line in rounds),
-        "scalars": {part: sum(line["scalars_up"][part] for line in rounds) for part in ("weights", "prototypes")},
-        "tested": [line["round"] for line in tested],
+        "rounds": [played.round for played in rounds],
+        "bytes": _running(played.bytes_up + played.bytes_down for played in rounds),
+        "seconds": _running(played.seconds for played in rounds),
+        "up": sum(played.bytes_up for played in rounds),
+        "down": sum(played.bytes_down for played in rounds),
+        "scalars": {
+            "weights": sum(played.scalars_up["weights"] for played in rounds),
+            "prototypes": sum(played.scalars_up["prototypes"] for played in rounds),
+        },
+        "tested": [played.round for played in tested],
         "curves": _curves(tested),
         "last": summarise(rounds) if tested else {},
         "prototypes": _prototypes(rounds),
         "profile": _profile(profile) if profile.is_file() else None,
-        "left_out": Counter(why for line in rounds for why in line.get("left_out", {}).values()),
-        "suspected": Counter(member for line in rounds for member in line.get("suspected", [])),
-        "epsilon": rounds[-1].get("epsilon"),
+        "left_out": Counter(why for played in rounds for why in played.left_out.values()),
+        "suspected": Counter(member for played in rounds for member in played.suspected or ()),
+        "epsilon": rounds[-1].epsilon,
     }
 
 
@@ -114,34 +118,34 @@ def _named(experiment: Experiment, path: Path) -> tuple[str, str]:
     return experiment.method.rpartition(":")[2], "own/own/head"
 
 
-def _curves(tested: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    names = tested[-1]["accuracy"] if tested else {}
-    return {name: [_short(line["accuracy"].get(name)) for line in tested] for name in names}
+def _curves(tested: Sequence[Round]) -> dict[str, list[float]]:
+    names = tested[-1].accuracy if tested else {}
+    return {name: [_short(played.accuracy.get(name)) for played in tested] for name in names}
 
 
-def _prototypes(rounds: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[Any]]]:
+def _prototypes(rounds: Sequence[Round]) -> dict[str, dict[str, list[Any]]]:
     """Of each set the server sends: prototypes a class, padding and drift over rounds; and what clients send."""
     found: dict[str, dict[str, list[Any]]] = {}
-    for name in rounds[-1]["prototypes"]:
-        lines = [line["prototypes"].get(name) for line in rounds]
+    for name in rounds[-1].prototypes:
+        lines = [played.prototypes.get(name) for played in rounds]
         found[name] = {
             "each": [None if line is None else line["each"] for line in lines],
             "padded": [None if line is None else _short(line["padded"]) for line in lines],
             "drift": [None if line is None else _short(line["drift"]) for line in lines],
         }
-    for name in rounds[-1]["clusters"]:
-        each = [(line["clusters"].get(name), len(line["participants"])) for line in rounds]
+    for name in rounds[-1].clusters:
+        each = [(played.clusters.get(name), len(played.participants)) for played in rounds]
         means = [_short(sum(counts) / who) if counts and who else None for counts, who in each]
         found[f"{name}, of a client"] = {"mean": means}
     return found
 
 
-def _look(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+def _snapshot(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """How the first complete run of a line ended: places in the plane instead of features."""
-    paths = [path for run in runs if (path := run["path"] / "look.safetensors").is_file()]
+    paths = [path for run in runs if (path := RunFolder(run["path"]).snapshot).is_file()]
     if not paths:
         return None
-    seen = Look.read(paths[0])
+    seen = Snapshot.read(paths[0])
     places = [[_short(x), _short(y)] for x, y in plane(seen)]
     points, marks = places[: len(seen.points)], places[len(seen.points) :]
     return {
@@ -158,7 +162,7 @@ def _look(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     }
 
 
-def plane(seen: Look) -> list[list[float]]:
+def plane(seen: Snapshot) -> list[list[float]]:
     """Features and prototypes together in the plane, by t-SNE."""
     import numpy as np
     from sklearn.manifold import TSNE

@@ -6,15 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from protofed import __version__
-from protofed.internal.atomic_files import write_whole
+from protofed.internal.atomic_files import write_file
+from protofed.internal.version import VERSION
 
 HERE = Path(__file__).parent
 
 
 def write_report(data: dict[str, Any], path: Path) -> None:
     """Write the page."""
-    write_whole(path, lambda draft: draft.write_text(page(data), encoding="utf-8"))
+    write_file(path, lambda draft: draft.write_text(page(data), encoding="utf-8"))
 
 
 def page(data: dict[str, Any]) -> str:
@@ -27,7 +27,7 @@ def page(data: dict[str, Any]) -> str:
     environment.filters["bytes"] = in_bytes
     return environment.get_template("report.html.j2").render(
         data=data,
-        version=__version__,
+        version=VERSION,
         json=json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
         style=(HERE / "report.css").read_text(encoding="utf-8"),
         script=(HERE / "report.js").read_text(encoding="utf-8"),

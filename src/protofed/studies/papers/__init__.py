@@ -90,7 +90,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Cell:
+class PaperCell:
     """One number of a table or figure, in the paper's words."""
 
     dataset: str
@@ -114,13 +114,13 @@ class Target:
     link: str
     variant: str | None
     about: str  # the variant, in words
-    cells: tuple[Cell, ...]
+    cells: tuple[PaperCell, ...]
 
     def trials(self) -> list[Trial]:
         """Everything that has to be run, once each."""
         return list({cell.trial.name: cell.trial for cell in self.cells if cell.trial}.values())
 
-    def behind(self, cell: Cell) -> list[Cell]:
+    def behind(self, cell: PaperCell) -> list[PaperCell]:
         """What a cell is made from: itself, or those it is the mean of."""
         if cell.trial is not None:
             return [cell]
@@ -195,7 +195,7 @@ class _Planner:
         self.target = target
         self.variant = variant
 
-    def cells(self) -> Iterator[Cell]:
+    def cells(self) -> Iterator[PaperCell]:
         """In the order of results.csv, or of the file's lists."""
         if "table" not in self.target:
             yield from self._figure()
@@ -205,7 +205,7 @@ class _Planner:
             if row.communication is not None:
                 yield self._cell(row, COMMUNICATION, row.communication, None)
 
-    def _cell(self, row: Published, metric: str, value: float, std: float | None) -> Cell:
+    def _cell(self, row: Published, metric: str, value: float, std: float | None) -> PaperCell:
         words = row.setting.split(";")
         domain = next((word.partition("=")[2] for word in words if word.startswith("domain=")), None)
         words = [word for word in words if not word.startswith("domain=")]
@@ -216,9 +216,9 @@ class _Planner:
             domain = domain if domain in trial.reading.domains else None  # otherwise their mean
         about = row.note if metric == row.metric else ""
         note = "; ".join(part for part in (about, self._explanation(metric, row.dataset, row.method)) if part)
-        return Cell(row.dataset, row.setting, row.method, metric, trial, domain, value, std, note)
+        return PaperCell(row.dataset, row.setting, row.method, metric, trial, domain, value, std, note)
 
-    def _figure(self) -> Iterator[Cell]:
+    def _figure(self) -> Iterator[PaperCell]:
         target = self.target
         steps: list[tuple[str, Any] | None] = [
             (name, value) for name, values in target.get("vary", {}).items() for value in values
@@ -232,7 +232,7 @@ class _Planner:
                         trial = self._trial(dataset, label, method, statements, None, step)
                         for metric in target.get("metrics", ["test_acc"]):
                             note = self._explanation(metric, dataset, method)
-                            yield Cell(dataset, label, method, metric, trial, note=note)
+                            yield PaperCell(dataset, label, method, metric, trial, note=note)
 
     def _trial(
         self,

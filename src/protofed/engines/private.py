@@ -1,0 +1,224 @@
+"""What a run with differential privacy promises, and what that costs.
+
+Client-level: the server clips what each client adds and noises the sum. Example-level: either the features are those of
+a frozen encoder, or the model is trained with DP-SGD (Abadi et al., CCS 2016); all else is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+
+import torch
+from torch import Tensor
+
+from protofed.engines.base import Engine
+from protofed.engines.client_group import Group
+from protofed.errors import UserError
+from protofed.experiment import Experiment
+from protofed.messages import Broadcast, Upload
+from protofed.methods.base import Batch, Clock, Method, PublicExchange, Trained, Turn
+from protofed.models.encoder import Encoder
+from protofed.models.layers import BatchNorm, Dropout, step
+from protofed.models.net import Net
+from protofed.prototypes import class_means
+from protofed.randomness import generator
+from protofed.trust.accounting import Release, epsilon
+from protofed.trust.dp_mechanisms import private_sum, sampling_rate
+from protofed.trust.summation import summed
+
+Who = Callable[[int], Sequence[int]]
+HEAP = 8
+"""Samples in each of the two heaps of a made-up client's class."""
+
+
+def made_up(group: Group, classes: int) -> Trained:
+    """Two clients with two heaps of features in each class, which a clustering would find."""
+    labels = torch.arange(classes).repeat(2 * HEAP).expand(2, -1)
+    draws = generator("made up")
+    features = 0.01 * torch.randn(*labels.shape, group.feature_size, dtype=group.dtype, generator=draws)
+    features[:, : HEAP * classes] += 1
+    features[:, HEAP * classes :] -= 1
+    state = {name: torch.stack([value, value]).cpu() for name, value in group.own.initial.items()}
+    numbers = torch.tensor([labels.shape[1]] * 2)
+    return Trained(state, numbers, features, labels, classes, torch.tensor([1, 2]), torch.ones(2))
+
+
+def is_frozen(experiment: Experiment, method: Method, groups: Sequence[Group]) -> bool:
+    """Whether what clients send are means of an encoder's features themselves, which no training has touched."""
+    names = [name for group in groups for name in group.module.state_dict()]
+    untouched = experiment.encoder is not None and all(name.startswith("head.") for name in names)
+    return untouched and not any(method.shares(name) for name in names)
+
+
+def trains_privately(experiment: Experiment, method: Method, groups: Sequence[Group]) -> bool:
+    """Whether local steps are those of DP-SGD; without a clip there is nothing to protect."""
+    asked = experiment.privacy == "example" and experiment.clip is not None
+    return asked and not is_frozen(experiment, method, groups)
+
+
+class Privacy(ABC):
+    """What a run promises, and what that costs."""
+
+    def __init__(self, experiment: Experiment, engine: Engine, encoder: Encoder | None, who: Who) -> None:
+        """`who` says who takes part in a round, by its number from 0."""
+        self.experiment, self.engine, self._who = experiment, engine, who
+        self._rounds: list[Sequence[int]] = []
+        if encoder is not None and encoder.card.source in experiment.dataset.split("+"):
+            why = "it was trained on the data that is to be protected, and everybody has it"
+            raise UserError("--encoder", experiment.encoder, why)
+
+    @abstractmethod
+    def cost(self, rounds: Sequence[Sequence[int]]) -> float:
+        """ε of rounds with these participants, for whoever pays most."""
+
+    @abstractmethod
+    def release(self, uploads: Upload, sent: Broadcast, clock: Clock) -> Upload:
+        """What the server may make of a round's uploads."""
+
+    def epsilon(self, rounds: int) -> float:
+        """What so many rounds cost."""
+        while len(self._rounds) < rounds:
+            self._rounds.append(self._who(len(self._rounds)))
+        return self.cost(self._rounds[:rounds])
+
+    def exhausted(self, rounds: int) -> bool:
+        """Whether so many rounds cost more than the budget."""
+        budget = self.experiment.epsilon
+        return budget is not None and self.epsilon(rounds) > budget
+
+    def check_budget(self) -> None:
+        """Refuse a budget that does not last for a single round."""
+        if self.exhausted(1):
+            why = f"the first round takes ε = {self.epsilon(1):.3g}: more --noise, or less --participation, takes less"
+            raise UserError("--epsilon", self.experiment.epsilon, why)
+
+    def spent(self, rounds: int) -> float | None:
+        """The same for a file, in which there is no ∞."""
+        cost = self.epsilon(rounds)
+        return cost if math.isfinite(cost) else None
+
+
+class ClientLevel(Privacy):
+    """The sum over clients is noised by a server that is trusted to do so."""
+
+    def __init__(self, experiment: Experiment, engine: Engine, encoder: Encoder | None, who: Who) -> None:
+        super().__init__(experiment, engine, encoder, who)
+        summed(engine.method, "--privacy client, --method")
+        if experiment.defence != "none":
+            why = "it compares clients, so that one of them could change more than its own clipped part"
+            raise UserError("--defence", experiment.defence, f"with --privacy client {why}")
+
+    def cost(self, rounds: Sequence[Sequence[int]]) -> float:
+        """Every client takes part in a round with the same probability."""
+        played = Release(self.experiment.noise, self.experiment.participation, len(rounds))
+        return epsilon([played], self.experiment.delta)
+
+    def release(self, uploads: Upload, sent: Broadcast, clock: Clock) -> Upload:
+        """The noisy mean: of the number of clients that are expected, not of those that came."""
+        return private_sum(uploads, sent, self.experiment.participation * clock.clients, self.experiment, clock.round)
+
+
+class ExampleLevel(Privacy):
+    """What a client sends is noised by itself; its noise does not depend on anybody else's."""
+
+    def __init__(self, experiment: Experiment, engine: Engine, encoder: Encoder | None, who: Who) -> None:
+        super().__init__(experiment, engine, encoder, who)
+        self.frozen = is_frozen(experiment, engine.method, engine.groups)
+        if engine.name != "sequential":
+            raise UserError("--engine", engine.name, "--privacy example needs the sequential engine")
+        if len(set(names := experiment.dataset.split("+"))) < len(names):
+            why = "--privacy example is accounted for samples that one client holds, and here several hold the same"
+            raise UserError("--dataset", experiment.dataset, why)
+        if experiment.drift != "none":
+            raise UserError("--drift", experiment.drift, "--privacy example is accounted for one set of data")
+        self.means = False  # whether clients send some
+        for group in engine.groups:
+            trained, sent = self._check_upload(group)
+            self.means = bool(sent.prototypes)
+            if not self.frozen:
+                self._check_training(group, trained, sent)
+
+    def cost(self, rounds: Sequence[Sequence[int]]) -> float:
+        """Of the client whose samples pay most; those of different clients are different samples."""
+        sizes = {member: len(client.train) for member, client in self.engine.federation.members.items()}
+        turns = Counter(member for who in rounds for member in who)
+        plans = {(sizes[member], number) for member, number in turns.items()}
+        return max((epsilon(self._releases(*plan), self.experiment.delta) for plan in plans), default=0.0)
+
+    def _releases(self, size: int, turns: int) -> list[Release]:
+        """What a client of so many samples has released after so many turns."""
+        noise = self.experiment.noise
+        if self.frozen:
+            return [Release(noise)]  # the same noisy means every time
+        found = [Release(noise, sampling_rate(self.experiment, size), self.engine.steps(size) * turns)]
+        return [*found, Release(noise, times=turns)] if self.means else found
+
+    def release(self, uploads: Upload, sent: Broadcast, clock: Clock) -> Upload:  # noqa: ARG002
+        """They were noised before they were sent."""
+        return uploads
+
+    def _check_upload(self, group: Group) -> tuple[Trained, Upload]:
+        """Refuse what is more than weights and class means; of made-up clients, what they have and send."""
+        method, classes = self.engine.method, len(self.engine.federation.classes)
+        if isinstance(method, PublicExchange):
+            raise self._refusal("its clients also exchange what they make of public images")
+        trained = made_up(group, classes)
+        upload = method.upload(trained)
+        if not (upload.weights or upload.prototypes):
+            raise self._refusal("nothing leaves its clients")
+        if more := sorted(upload.numbers.keys() - {"samples"}):
+            raise self._refusal(f"its clients also send: {', '.join(more)}")
+        means = class_means(trained.features, trained.labels, classes)
+        for found in upload.prototypes.values():
+            if found.counts.shape != means.counts.shape or not torch.allclose(found.vectors, means.vectors):
+                raise self._refusal("its prototypes are not class means, and only of those is known what a sample does")
+        return trained, upload
+
+    def _check_training(self, group: Group, trained: Trained, sent: Upload) -> None:
+        """Refuse what has no gradient of a single sample."""
+        if any(isinstance(layer, BatchNorm) for layer in group.module.modules()):
+            why = "its BatchNorm mixes the samples of a batch, and --privacy example needs the gradient of each"
+            raise UserError("--model", self.experiment.model, why)
+        if self.engine.method.prepares:
+            raise self._refusal("its clients look at all of their data before they train, without noise")
+        if self._couples(group, trained, sent):
+            raise self._refusal("its loss of a sample depends on the other samples of the batch")
+
+    def _couples(self, group: Group, trained: Trained, sent: Upload) -> bool:
+        """Whether made-up samples lose something else alone than together, dropout aside."""
+        method, clock = self.engine.method, Clock(0, 2, (0, 1), 2)
+        first = Broadcast({name: value.cpu() for name, value in self.engine.initial_broadcast().weights.items()})
+        second = method.receive(method.send(method.aggregate(sent, first, clock), 0))
+        module = deepcopy(group.module).cpu()
+        for layer in module.modules():
+            if isinstance(layer, Dropout):
+                layer.p = 0.0
+        previous = {name: value[0] for name, value in trained.weights.items()} if method.keeps_previous else {}
+        turn = Turn(second, clock._replace(round=1), previous, {}, torch.tensor(1))
+        draws = generator("privacy", "images")
+        x = torch.randn(6, *group.images.shape[1:], dtype=group.dtype, generator=draws)
+        y = torch.arange(6) % min(2, trained.classes)
+
+        def lost(some: slice) -> Tensor:
+            with torch.no_grad(), step(torch.tensor(0)):
+                return method.loss(Net(module), Batch(x[some], y[some], torch.ones_like(y[some]).bool()), turn)
+
+        alone = torch.cat([lost(slice(row, row + 1)) for row in range(6)])
+        return not torch.allclose(lost(slice(None)), alone, rtol=1e-3, atol=1e-4)
+
+    def _refusal(self, why: str) -> UserError:
+        return UserError("--privacy example, --method", self.engine.method.name, why)
+
+
+def privacy_of(experiment: Experiment, engine: Engine, encoder: Encoder | None, who: Who) -> Privacy | None:
+    """What an experiment asks for, if it can be had."""
+    kinds: dict[str, type[ClientLevel | ExampleLevel]] = {"client": ClientLevel, "example": ExampleLevel}
+    if experiment.privacy == "none":
+        return None
+    found = kinds[experiment.privacy](experiment, engine, encoder, who)
+    found.check_budget()
+    return found

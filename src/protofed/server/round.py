@@ -1,0 +1,114 @@
+"""The record of a round: what rounds.jsonl holds of it, one JSON object a line."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypedDict
+
+from protofed.errors import UserError
+from protofed.internal.schema import require
+
+
+class Scalars(TypedDict):
+    """How many numbers clients sent."""
+
+    weights: int
+    prototypes: int
+
+
+class Described(TypedDict):
+    """A set of prototypes in numbers; see prototypes/describe.py."""
+
+    each: list[int]
+    padded: float
+    drift: float | None
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of a run; docs/run-folder.md says what each field is."""
+
+    round: int  # from 1
+    seconds: float
+    loss: float
+    participants: Sequence[int]
+    bytes_up: int
+    bytes_down: int
+    scalars_up: Scalars
+    prototypes: Mapping[str, Described]
+    clusters: Mapping[str, list[int]]
+    losses: Sequence[float] | None = None  # of each participant; absent in folders of the first versions
+    accuracy: Mapping[str, float] = field(default_factory=dict)  # empty in a round without evaluation
+    per_client: Mapping[str, list[float]] = field(default_factory=dict)
+    per_domain: Mapping[str, dict[str, float]] = field(default_factory=dict)
+    diagnostic: Sequence[str] = field(default_factory=list)
+    interval: Mapping[str, float] = field(default_factory=dict)
+    left_out: Mapping[int, str] = field(default_factory=dict)  # the reason, by client
+    suspected: Sequence[int] | None = None  # None without a defence
+    epsilon: float | None = None  # None without --privacy; math.inf without noise
+    tested: Sequence[int] | None = None  # the clients that `per_client` is of, if not all
+    backdoor: float | None = None  # None without --attack backdoor
+
+    def without_evaluation(self) -> Round:
+        """The same round as if it had not been evaluated."""
+        return replace(
+            self, accuracy={}, per_client={}, per_domain={}, diagnostic=[], interval={}, tested=None, backdoor=None
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that rounds.jsonl holds: fields that say nothing are absent, ∞ is null."""
+        values = {name: getattr(self, name) for name in KEYS}
+        if self.losses is None:
+            del values["losses"]
+        if self.left_out:
+            values["left_out"] = {str(member): why for member, why in self.left_out.items()}
+        if self.suspected is not None:
+            values["suspected"] = list(self.suspected)
+        if self.epsilon is not None:
+            values["epsilon"] = self.epsilon if math.isfinite(self.epsilon) else None
+        if self.tested is not None:
+            values["tested"] = list(self.tested)
+        if self.backdoor is not None:
+            values["backdoor"] = self.backdoor
+        return values
+
+    @classmethod
+    def from_json(cls, values: Any, number: int) -> Round:
+        """The round that `to_json` wrote as the `number`th of its file; keys of later versions are ignored.
+
+        Raises:
+            UserError: the object is not that of this round.
+        """
+        what = f"line {number}"
+        if isinstance(values, Mapping) and isinstance(values.get("left_out"), Mapping):
+            values = {**values, "left_out": _by_client(what, values["left_out"])}
+        require(what, values, cls)
+        names = [item.name for item in dataclasses.fields(cls)]
+        found = cls(**{name: values[name] for name in names if name in values})
+        if "epsilon" in values and found.epsilon is None:
+            found = replace(found, epsilon=math.inf)
+        if found.round != number:
+            raise UserError(f"{what}: round", found.round, f"it must be {number}")
+        if found.losses is not None and len(found.losses) != len(found.participants):
+            raise UserError(f"{what}: participants", found.participants, "there must be a loss of each")
+        if not (found.per_client.keys() <= found.accuracy.keys() and all(found.per_client.values())):
+            raise UserError(f"{what}: per_client", list(found.per_client), "each must have an accuracy, and clients")
+        return found
+
+
+KEYS = (
+    *("round", "seconds", "loss", "losses", "participants", "bytes_up", "bytes_down", "scalars_up"),
+    *("prototypes", "clusters", "accuracy", "per_client", "per_domain", "diagnostic", "interval"),
+)
+"""Keys of every round, in the order of the file."""
+
+
+def _by_client(what: str, reasons: Mapping[Any, Any]) -> dict[int, Any]:
+    """JSON has only text for keys."""
+    try:
+        return {int(member): why for member, why in reasons.items()}
+    except ValueError:
+        raise UserError(f"{what}: left_out", list(reasons), "clients are numbers") from None
