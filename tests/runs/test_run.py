@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from protofed.evaluation.snapshot import Snapshot
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast
 from protofed.runs.folder import RunFolder
@@ -124,6 +125,25 @@ def test_a_drift_goes_on_where_it_was(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["sudden", "gradual"])
 def test_a_drift_is_tested_where_the_uninterrupted_run_tests_it(tmp_path: Path, kind: str) -> None:
     stopped_and_resumed(tmp_path, experiment(drift=kind, eval_every=5, rounds=6), after=2)
+
+
+@pytest.mark.parametrize("kind", ["sudden", "gradual"])
+def test_a_run_that_is_killed_before_its_end_is_written_ends_with_the_drifted_data(tmp_path: Path, kind: str) -> None:
+    """Its last round is in the checkpoint, so that no further round moves the data."""
+    run = Run(experiment(drift=kind, rounds=4))
+    folder = RunFolder.create(tmp_path / "run", run.experiment)
+    run.play(folder, Progress())
+    whole = Snapshot.read(folder.snapshot)
+    folder.snapshot.unlink()
+    folder.result.unlink()
+    again = Run(folder.experiment())
+    again.restore(folder)
+    again.play(folder, Progress())
+    assert run.drift is not None
+    assert torch.equal(whole.holds, run.drift.at(3).counts)
+    for name, value in vars(Snapshot.read(folder.snapshot)).items():
+        wanted = getattr(whole, name)
+        assert torch.equal(value, wanted) if isinstance(value, torch.Tensor) else value == wanted, name
 
 
 def test_progress_copes_with_rounds_that_are_not_tested(capsys: pytest.CaptureFixture[str]) -> None:

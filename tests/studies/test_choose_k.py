@@ -152,5 +152,23 @@ def test_it_looks_at_the_models_that_were_trained(tmp_path: Path, monkeypatch: p
     assert not torch.equal(seen[0], initial)
 
 
+def test_it_looks_at_the_data_that_the_run_ended_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = trained(tmp_path / "run", alpha=100.0, drift="sudden", rounds=4)
+    drift = Run(RunFolder.open(tmp_path / "run").experiment()).drift
+    assert drift is not None
+    seen = []
+    embed = Sequential.embed
+
+    def watch(self: Sequential, group: Any, rows: Any, states: Any) -> tuple[Tensor, Tensor]:
+        features, labels = embed(self, group, rows, states)
+        seen.append(labels[0])
+        return features, labels
+
+    monkeypatch.setattr(Sequential, "embed", watch)
+    silhouettes(result, 2)
+    for labels, client in zip(seen, drift.at(3).clients, strict=True):
+        assert torch.equal(labels, client.train.labels)
+
+
 def test_without_a_large_class_there_is_nothing(tmp_path: Path) -> None:
     assert silhouettes(trained(tmp_path / "run"), 200) == {}
