@@ -1,4 +1,4 @@
-"""Slow, obvious versions of FPL, FedPLVM, FedPLCC and FedProc: the equations, sample by sample and cluster by cluster.
+"""What slow versions of FPL, FedPLVM, FedPLCC and FedProc share: a contrast with clusters, one cluster at a time.
 
 Clusters are {class: [(vector, number of samples)]}. A loss takes one feature, its label and its cross-entropy.
 """
@@ -6,8 +6,6 @@ Clusters are {class: [(vector, number of samples)]}. A loss takes one feature, i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
-from math import ceil
 
 import torch
 from torch import Tensor
@@ -61,54 +59,6 @@ def mean_of(members: Sequence[tuple[Tensor, float]]) -> Tensor:
     return torch.stack([g for g, _ in members]).mean(0)
 
 
-def fpl(z: Tensor, y: int, ce: Tensor, clusters: Clusters, tau: float, total: bool = False) -> Tensor:
-    """CE + L_CPCL + L_UPCR."""
-    loss = ce + contrast(z, y, clusters, tau, 1, False)
-    if y in clusters:
-        difference = z - mean_of(clusters[y])
-        loss = loss + (difference**2).sum() / (1 if total else len(z))
-    return loss
-
-
-def fedplvm(z: Tensor, y: int, ce: Tensor, clusters: Clusters, lam: float, tau: float, alpha: float) -> Tensor:
-    """CE + λ (L_contra + 2 (1 − cos(z, ḡ))²)."""
-    added = contrast(z, y, clusters, tau, alpha, False)
-    if y in clusters:
-        added = added + 2 * (1 - cosine(z, mean_of(clusters[y]))) ** 2
-    return ce + lam * added
-
-
-def attraction(z: Tensor, y: int, clusters: Clusters, alpha: float, phi: Fraction, weighted: bool) -> Tensor:
-    """FedPLCC Eq. 8."""
-    members = clusters.get(y, [])
-    total = sum(number for _, number in members)
-    pulls = [sparsity(z, g, alpha) * (number / total if weighted else 1.0) for g, number in members]
-    kept = sorted(pulls, key=lambda pull: pull.item(), reverse=True)[: ceil(phi * len(pulls))]
-    return -sum(kept, torch.zeros((), dtype=z.dtype))
-
-
-def fedplcc(
-    z: Tensor,
-    y: int,
-    ce: Tensor,
-    clusters: Clusters,
-    lambda1: float,
-    lambda2: float,
-    tau: float,
-    alpha: float,
-    phi: Fraction,
-    weighted: bool,
-) -> Tensor:
-    """Eq. 4."""
-    pull = attraction(z, y, clusters, alpha, phi, weighted)
-    return ce + lambda1 * contrast(z, y, clusters, tau, alpha, weighted) + lambda2 * pull
-
-
-def fedproc(z: Tensor, y: int, ce: Tensor, means: Clusters, alpha_t: float, tau: float) -> Tensor:
-    """α_t L_gpc + (1 − α_t) CE."""
-    return alpha_t * contrast(z, y, means, tau, 1, False) + (1 - alpha_t) * ce
-
-
 def class_means(features: Tensor, labels: Tensor) -> Clusters:
     """One client's class means; −1 is padding."""
     rows: dict[int, list[Tensor]] = {}
@@ -137,15 +87,4 @@ def pool_clusters(clients: Sequence[Clusters], weighted: bool) -> Clusters:
         numbers = torch.tensor([number for _, number in sent], dtype=torch.float64)
         clusters = finch(points.numpy(), numbers.numpy(), weighted)
         found[c] = [(torch.from_numpy(g), number) for g, number in clusters]
-    return found
-
-
-def mean_over_clients(clients: Sequence[Clusters], weighted: bool) -> Clusters:
-    """FedProc's global means, over the holders of a class."""
-    found: Clusters = {}
-    for c in sorted({c for client in clients for c in client}):
-        held = [client[c][0] for client in clients if c in client]
-        shares = [number if weighted else 1.0 for _, number in held]
-        mean = sum((g * share for (g, _), share in zip(held, shares, strict=True)), torch.zeros(1)) / sum(shares)
-        found[c] = [(mean, sum(number for _, number in held))]
     return found

@@ -1,4 +1,4 @@
-"""MP-, SP- and DP-FedCL with a bounded pool."""
+"""MP-, SP- and DP-FedCL: the contrast with their pool is a plain loop, and the pool may be bounded."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from protofed.errors import UserError
@@ -17,10 +19,77 @@ from protofed.methods import build_method
 from protofed.methods.base import Clock
 from protofed.prototypes import bound_pool, pad_with_class_mean
 from protofed.randomness import key
-from protofed.runs.folder import RunFolder
 from protofed.runs.run import Run
+from tests.reference import methods as slow
+from tests.reference import prototypes as reference
+from tests.support.loss_cases import CLASSES, DIM, Case
 from tests.support.nets import Plain, assert_same_run, federation, gap, play
 from tests.support.prototype_cases import random_prototypes
+from tests.support.resumed_runs import saved
+from tests.support.trained_clients import client, states
+from tests.support.whole_runs import assert_exactly_the_same
+
+quick = settings(max_examples=15, deadline=None)
+seeds = st.integers(0, 2**16)
+CLOCK = Clock(1, 3)
+
+
+@quick
+@given(seed=seeds, clients=st.integers(1, 3), slots=st.integers(1, 3), tau=st.sampled_from([0.07, 0.5]))
+def test_pools_add_a_contrast_with_the_padded_or_whole_pool(seed: int, clients: int, slots: int, tau: float) -> None:
+    case, pool = Case(seed), random_prototypes(clients, CLASSES, slots, DIM, seed=seed)
+    received = Broadcast({}, {"pool": pool})
+    z, y = case.features.numpy(), case.batch.y.numpy()
+    each = [reference.as_sets(pool.take(i)) for i in range(clients)]
+    padded = reference.pad_with_class_mean(each, slots)
+    slot_sets = [{c: [torch.tensor(u) for u in us] for c, us in client.items()} for client in padded]
+    whole = reference.as_sets(pool.pooled())
+
+    params: dict[str, Any] = {"temperature": tau, "ce_weight": 0.5, "contrast_weight": 3.0}
+    result = case.loss(build_method("mp-fedcl", params), received)
+    if slot_sets[0]:
+        term = slow.slot_contrast(slot_sets, slots, tau)(case.module, case.features, case.batch.y)
+        assert_close(result.mean(), 0.5 * case.ce.mean() + 3 * term)
+    else:
+        assert_close(result, 0.5 * case.ce)
+
+    contrast = torch.tensor(reference.pooled_contrast(z, y, whole, tau), dtype=torch.float64)
+    expected = 0.5 * case.ce + 3 * contrast
+    assert_close(case.loss(build_method("dp-fedcl", params), received), expected)
+    assert_close(case.loss(build_method("mp-fedcl", {**params, "contrast": "pooled"}), received), expected)
+    assert_close(case.loss(build_method("sp-fedcl", {**params, "contrast": "none"}), received), 0.5 * case.ce)
+
+
+@pytest.mark.parametrize("name", ["mp-fedcl", "sp-fedcl", "dp-fedcl"])
+def test_a_pool_is_every_upload_side_by_side_and_is_asked_unpadded(name: str) -> None:
+    stacked, samples = states(3, 0), torch.tensor([5, 1, 2])
+    local = random_prototypes(3, 4, 1 if name == "sp-fedcl" else 2, 3, seed=2)
+    method = build_method(name, {})
+    sent = method.aggregate(Upload(stacked, {"local": local}, {"samples": samples}), Broadcast(), CLOCK)
+    assert_close(dict(sent.weights), slow.weighted_mean([client(stacked, k) for k in range(3)], [5, 1, 2]))
+    assert_close(sent.prototypes["pool"], local)
+    asked = method.references(sent)
+    assert asked is not None
+    each = [reference.as_sets(local.take(k)) for k in range(3)]
+    for c, vectors in reference.as_sets(asked).items():
+        expected = [u for client_sets in each for u in client_sets.get(c, [])]
+        assert [u.tolist() for u in vectors] == [u.tolist() for u in expected]
+    assert set(reference.as_sets(asked)) == {c for client_sets in each for c in client_sets}
+    assert method.references(Broadcast(dict(sent.weights))) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("mp-fedcl", {"contrast": "none"}),
+        ("mp-fedcl", {"contrast_weight": 0}),
+        ("sp-fedcl", {"contrast": "none"}),
+        ("dp-fedcl", {"contrast_weight": 0}),
+    ],
+)
+def test_without_its_contrast_a_method_trains_exactly_as_fedavg(method: str, params: dict[str, Any]) -> None:
+    assert_exactly_the_same(play(method, params), play("fedavg"))
+
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mp-fedcl": ("mp-fedcl", {}),
@@ -28,6 +97,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "sp-fedcl": ("sp-fedcl", {}),
     "dp-fedcl": ("dp-fedcl", {"eps": 0.05, "min_samples": 2}),
 }
+
+
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 
@@ -96,11 +167,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(variant: str, tmp_path: Path)
         run.experiment = replace(run.experiment, rounds=3)
     cut.play_round()
     cut.play_round()
-    folder = RunFolder.create(tmp_path / "run", cut.experiment)
-    for line in cut.history:
-        folder.append_round(line)
-    folder.checkpoint.save(cut.broadcast, cut.engine.groups, 2)
-    resumed.restore(folder)
+    resumed.restore(saved(cut, tmp_path / "run"))
     resumed.play_round()
     assert gap(resumed.state(), whole.state()) == 0
     assert resumed.history[-1]["per_client"] == whole.history[-1]["per_client"]

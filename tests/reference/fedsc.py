@@ -1,7 +1,6 @@
-"""FedSC and FedPCL from their equations: plain loops over clients, classes and samples.
+"""FedSC is here from its equations: plain loops over clients, classes and samples.
 
-A client's class means are {class: (vector, number of samples)}, its prototypes {class: vector}; a list holds one such
-dictionary a client. Losses are one number per sample and can be differentiated.
+Losses are one number per sample and can be differentiated.
 """
 
 from __future__ import annotations
@@ -9,28 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-Means = dict[int, tuple[Tensor, int]]
-Vectors = dict[int, Tensor]
-ZERO = torch.zeros((), dtype=torch.float64)
-
-
-def length(a: Tensor) -> Tensor:
-    """|a|."""
-    return (a * a).sum().sqrt()
-
-
-def cosine(a: Tensor, b: Tensor) -> Tensor:
-    """a·b / (|a| |b|)."""
-    return (a * b).sum() / (length(a) * length(b))
-
-
-def log_sum_exp(values: Sequence[Tensor]) -> Tensor:
-    """The logarithm of the sum of exponentials."""
-    top = max(float(value.detach()) for value in values)
-    return top + sum(((value - top).exp() for value in values), ZERO).log()
+from tests.reference.class_vectors import ZERO, Means, Vectors, cosine, length, log_sum_exp, mean
 
 
 def softmax(a: Tensor) -> list[float]:
@@ -50,19 +30,6 @@ def gap(a: Tensor, b: Tensor, middle: Tensor, likeness: str) -> float:
     if likeness == "l2":
         return math.sqrt(sum((x - y) ** 2 for x, y in zip(a.tolist(), b.tolist(), strict=True)))
     return sum(p * math.log(p / q) for p, q in zip(softmax(a), softmax(b), strict=True))
-
-
-def mean(vectors: Sequence[Tensor]) -> Tensor:
-    """The plain mean."""
-    return sum(vectors, torch.zeros_like(vectors[0])) / len(vectors)
-
-
-def class_means(features: Tensor, labels: Sequence[int]) -> Means:
-    """Each class's mean and number of samples."""
-    found: dict[int, list[Tensor]] = {}
-    for z, y in zip(features, labels, strict=True):
-        found.setdefault(y, []).append(z)
-    return {c: (mean(rows), len(rows)) for c, rows in found.items()}
 
 
 def relational(clients: Sequence[Means], neighbours: int, likeness: str) -> list[Vectors]:
@@ -132,50 +99,3 @@ def cpdr(z: Tensor, y: int, prototypes: Vectors) -> Tensor:
     if y not in prototypes:
         return ZERO
     return sum(((a - b) ** 2 for a, b in zip(z, prototypes[y], strict=True)), ZERO) / len(z)
-
-
-def global_means(clients: Sequence[Vectors]) -> Vectors:
-    """FedPCL's server: the plain mean over holders."""
-    classes = {c for client in clients for c in client}
-    return {c: mean([client[c] for client in clients if c in client]) for c in classes}
-
-
-def padded(clients: Sequence[Vectors]) -> list[Vectors]:
-    """FedPCL: a class that a client lacks is the mean's."""
-    average = global_means(clients)
-    return [{c: client.get(c, average[c]) for c in average} for client in clients]
-
-
-def class_entropy(z: Tensor, y: int, prototypes: Vectors, temperature: float) -> Tensor:
-    """Cross-entropy over classes of the scores z·u/τ, z of unit length."""
-    if y not in prototypes:
-        return ZERO
-    scores = {c: (z / length(z) * u).sum() / temperature for c, u in prototypes.items()}
-    return log_sum_exp(list(scores.values())) - scores[y]
-
-
-def fedpcl_paper(features: Tensor, labels: Sequence[int], clients: Sequence[Vectors], temperature: float) -> Tensor:
-    """L_g + L_p of each sample."""
-    average, sets = global_means(clients), padded(clients)
-    losses = []
-    for z, y in zip(features, labels, strict=True):
-        personal = sum((class_entropy(z, y, one, temperature) for one in sets), ZERO) / len(sets)
-        losses.append(class_entropy(z, y, average, temperature) + personal)
-    return torch.stack(losses)
-
-
-def fedpcl_code(features: Tensor, labels: Sequence[int], clients: Sequence[Vectors], temperature: float) -> Tensor:
-    """The public code's loss of each position, with one view: the prototype is the anchor, the batch the contrast."""
-    losses = []
-    for b, y in enumerate(labels):
-        total = ZERO
-        for one in padded(clients):
-            others = [a for a in range(len(labels)) if a != b]
-            positives = [a for a in others if labels[a] == y]
-            if y not in one or not positives:
-                continue
-            scores = {a: (one[y] * features[a] / length(features[a])).sum() / temperature for a in others}
-            everyone = log_sum_exp(list(scores.values()))
-            total = total + sum((everyone - scores[p] for p in positives), ZERO) / len(positives)
-        losses.append(total)
-    return torch.stack(losses)

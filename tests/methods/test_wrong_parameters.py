@@ -1,0 +1,80 @@
+"""A wrong value of a parameter is refused by the parameter's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from protofed.errors import UserError
+from protofed.methods import build_method
+from protofed.methods.base import Method
+from protofed.methods.fedntd import FedNTD
+from protofed.methods.fedpcl import FedPCL
+from protofed.methods.fedper import FedPer
+from protofed.methods.fedplcc import FedPLCC
+from protofed.methods.fedplvm import FedPLVM
+from protofed.methods.fedproc import FedProc
+from protofed.methods.fedrcl import FedRCL
+from protofed.methods.fedrep import FedRep
+from protofed.methods.fedsc import FedSC
+from protofed.methods.fpl import FPL
+from protofed.methods.moon import Moon
+
+WRONG: list[tuple[type[Method], dict[str, Any], str]] = [
+    (Moon, {"mu": -1.0}, "mu: -1.0.*0 or more"),
+    (Moon, {"temperature": 0.0}, "temperature: 0.0.*above 0"),
+    (FedPer, {"personal": " , "}, "personal: ' , '.*hidden,head"),
+    (FedRep, {"personal": ""}, "personal: ''"),
+    (FedRep, {"head_epochs": 0}, "head_epochs: 0.*1 or more"),
+    (FedNTD, {"beta": -1.0}, "beta: -1.0.*0 or more"),
+    (FedNTD, {"temperature": -1.0}, "temperature: -1.0.*above 0"),
+    (FedRCL, {"temperature": 0}, "temperature: 0.*above 0"),
+    (FedRCL, {"threshold": 1.5}, "threshold: 1.5.*-1 to 1"),
+    (FedRCL, {"negatives": 0}, "negatives: 0.*1 or more"),
+    (FedRCL, {"penalty_weight": -1.0}, "penalty_weight: -1.0.*0 or more"),
+    (FedSC, {"temperature": 0}, "temperature: 0.*above 0"),
+    (FedSC, {"neighbours": -1}, "neighbours: -1.*0 or more"),
+    (FedSC, {"rpcl_weight": -1.0}, "rpcl_weight: -1.0.*0 or more"),
+    (FedSC, {"cpdr_weight": -0.1}, "cpdr_weight: -0.1.*0 or more"),
+    (FedPCL, {"temperature": -1.0}, "temperature: -1.0.*above 0"),
+    *(
+        (kind, {"temperature": value}, "temperature")
+        for kind in (FPL, FedPLVM, FedPLCC, FedProc)
+        for value in (0.0, -1.0)
+    ),
+    (FPL, {"contrast_weight": -1.0}, "contrast_weight"),
+    (FPL, {"pull_weight": -1.0}, "pull_weight"),
+    (FedPLVM, {"lam": -1.0}, "lam"),
+    (FedPLVM, {"alpha": 0.0}, "alpha"),
+    (FedPLCC, {"alpha": 0.0}, "alpha"),
+    (FedPLCC, {"lambda1": -1.0}, "lambda1"),
+    (FedPLCC, {"lambda2": -1.0}, "lambda2"),
+    (FedPLCC, {"ratio": -1.0}, "ratio"),
+    (FedPLCC, {"phi": 0.0}, "phi"),
+    (FedPLCC, {"phi": 1.1}, "phi"),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "message"), WRONG)
+def test_a_wrong_parameter_is_named(kind: type[Method], values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        kind(**values)
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "value"),
+    [
+        ("fesem", "clusters", 0),
+        ("fednh", "rho", -0.1),
+        ("fednh", "rho", 1.1),
+        ("fednh", "scale", 0.0),
+        ("fedcda", "k", 0),
+        ("fedcda", "groups", 0),
+        ("fedcda", "smoothness", -1.0),
+        ("fedcda", "warmup", -2),
+    ],
+)
+def test_bad_values_are_refused_by_name(method: str, name: str, value: float) -> None:
+    with pytest.raises(UserError, match=name):
+        build_method(method, {name: value})
