@@ -10,6 +10,8 @@ import torch
 # A shell that starts the tests in the background has them ignore Ctrl-C, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+pytest.register_assert_rewrite("tests.support")
+
 THREADS = torch.get_num_threads()
 
 LONG = (

@@ -48,14 +48,14 @@ OTHERWISE = ("fedrep", "fedpcl", "fccl-plus", "fednh", "fedntd", "fedrcl")
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in OTHERWISE])
 def test_the_first_round_is_cross_entropy_from_the_common_start(method: str) -> None:
     run, plain = play(method, rounds=1, epochs=1, batch_size=64), play("local", rounds=1, epochs=1, batch_size=64)
-    assert run.history[0]["loss"] == plain.history[0]["loss"]  # one step: FedProx has not moved yet
+    assert run.history[0].loss == plain.history[0].loss  # one step: FedProx has not moved yet
     assert gap(own(run), own(plain)) < 1e-12
 
 
 @pytest.mark.parametrize("method", [FedSC(), FedPCL(), FedPCL(reading="code")])
 def test_the_first_round_of_fedsc_and_fedpcl_is_cross_entropy(method: Method) -> None:
     one: dict[str, Any] = {"rounds": 1, "epochs": 1, "batch_size": 64}
-    assert relation_runs.play(method, **one).history[0]["loss"] == relation_runs.play(Local(), **one).history[0]["loss"]
+    assert relation_runs.play(method, **one).history[0].loss == relation_runs.play(Local(), **one).history[0].loss
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedproto", "mp-fedcl", "sp-fedcl", "dp-fedcl"])
@@ -63,7 +63,7 @@ def test_methods_learn(method: str) -> None:
     """After 12 rounds on three clients that know all four classes, far better than a guess by its own rule."""
     clients = federation([dict.fromkeys(range(4), 12)] * 3, classes=4, test=80)
     run = play(method, clients=clients, engine="stacked", rounds=12, participation=1.0, model=Norm, lr=0.1)
-    before, after = run.history[0]["accuracy"], run.history[-1]["accuracy"]
+    before, after = run.history[0].accuracy, run.history[-1].accuracy
     score = type(run.method).score
     assert after[score] > 75
     assert after[score] >= before[score]

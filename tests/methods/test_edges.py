@@ -39,7 +39,7 @@ def test_every_method_survives_the_edges(method: str, engine: str) -> None:
     clients = federation([{0: 1}, {0: 9, 1: 8}, {1: 4, 2: 9}, {2: 3}], test=60)
     before = play(method, engine=engine, clients=clients, rounds=0, seed=SEED, participation=0.25)
     run = play(method, engine=engine, clients=clients, rounds=3, seed=SEED, participation=0.25)
-    asked = {client for line in run.history for client in line["participants"]}
+    asked = {client for line in run.history for client in line.participants}
     assert 0 in asked
     assert len(asked) == 3
 
@@ -53,13 +53,13 @@ def test_every_method_survives_the_edges(method: str, engine: str) -> None:
     assert moved == asked
 
     held = clients.counts > 0
-    last = held[torch.tensor(run.history[-1]["participants"])].any(0)
+    last = held[torch.tensor(run.history[-1].participants)].any(0)
     for prototypes in run.broadcast.prototypes.values():
         assert bool(prototypes.vectors.isfinite().all())
         flat = prototypes.present if prototypes.counts.dim() == 2 else prototypes.present.any(0)
         assert flat.tolist() == last.tolist()
     for line in run.history:
-        for name, scores in line["per_client"].items():
+        for name, scores in line.per_client.items():
             assert len(scores) == 4, name
             assert all(0 <= score <= 100 for score in scores), name
 
@@ -70,7 +70,7 @@ def test_single_samples_and_absent_clients_do_no_harm(method: str, engine: str) 
     """One of four clients a round; nobody holds classes 3 to 5."""
     clients = federation([{0: 1}, {0: 9, 1: 8}, {1: 4, 2: 9}, {2: 3}], test=30)
     run = play(method, engine=engine, clients=clients, rounds=3, participation=0.25, seed=4)
-    assert len({client for line in run.history for client in line["participants"]}) < 4
+    assert len({client for line in run.history for client in line.participants}) < 4
     for name, tensor in run.state().items():
         assert bool(tensor.isfinite().all()), name
 
@@ -99,11 +99,11 @@ def test_single_samples_and_absent_classes_do_no_harm_to_clusters(kind: type[Fed
     )
     for _ in range(4):
         line = run.play_round()
-        assert bool(torch.tensor(line["loss"]).isfinite())
-        held = (run.federation.counts[torch.tensor(line["participants"])] > 0).any(0)
+        assert bool(torch.tensor(line.loss).isfinite())
+        held = (run.federation.counts[torch.tensor(line.participants)] > 0).any(0)
         (broadcast,) = run.broadcast.prototypes.values()
         assert broadcast.present.tolist() == held.tolist()
-    assert len({client for line in run.history for client in line["participants"]}) > 1
+    assert len({client for line in run.history for client in line.participants}) > 1
     assert all(bool(value.isfinite().all()) for value in own(run).values())
 
 

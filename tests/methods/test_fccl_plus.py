@@ -177,4 +177,4 @@ def test_public_images_of_another_shape_are_fitted() -> None:
     run = play(METHOD, "stacked", model=Plain, rounds=1, public="digit-domains")
     assert run.engine.public is not None
     assert run.engine.public.shape[1:] == (3, 32, 32)
-    assert run.engine.exchanged[0] > 0
+    assert run.history[0].bytes_up > 0

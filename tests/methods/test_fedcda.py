@@ -87,7 +87,7 @@ def test_fedcda_that_keeps_one_model_is_the_plain_mean_of_everyone_s_last(engine
     for _ in range(4):
         line = run.play_round()
         mine = run.engine.groups[0].own.take(range(5))
-        last |= {client: {name: value[client] for name, value in mine.items()} for client in line["participants"]}
+        last |= {client: {name: value[client] for name, value in mine.items()} for client in line.participants}
         expected = weighted_mean(list(last.values()), [1.0] * len(last))
         assert gap(dict(run.broadcast.weights), expected) < 1e-14
     assert 3 < len(last) <= 5  # more than take part in a round
@@ -133,13 +133,14 @@ def test_fedcda_keeps_k_models_a_client_and_sends_none() -> None:
 def test_a_client_sends_its_mean_loss_of_the_last_epoch() -> None:
     clients = federation([{0: 9, 1: 8}], test=30)
     one = play("fedcda", rounds=0, clients=clients, participation=1.0, epochs=1, model=Plain)
-    sent, (loss,) = one.engine.round([0], one.broadcast, Clock(0, 1, (0,), 1))
-    assert_close(float(sent.numbers["loss"]), loss)
+    once = one.engine.round([0], one.broadcast, Clock(0, 1, (0,), 1))
+    first = float(once.uploads.numbers["loss"])
+    assert_close(first, once.losses[0])
     two = play("fedcda", rounds=0, clients=clients, participation=1.0, epochs=2, model=Plain)
-    later, (both,) = two.engine.round([0], two.broadcast, Clock(0, 1, (0,), 1))
-    first, last = float(sent.numbers["loss"]), float(later.numbers["loss"])
+    twice = two.engine.round([0], two.broadcast, Clock(0, 1, (0,), 1))
+    last = float(twice.uploads.numbers["loss"])
     assert last < first
-    assert abs((first + last) / 2 - both) < 1e-12  # the first epoch has the same batches
+    assert abs((first + last) / 2 - twice.losses[0]) < 1e-12  # the first epoch has the same batches
 
 
 def test_too_many_combinations_are_refused_with_the_parameters_that_make_them() -> None:

@@ -116,9 +116,9 @@ def test_fedpcl_is_a_plain_loop_with_adam(reading: Any) -> None:
 def test_fedpcl_is_scored_by_the_nearest_mean_of_the_clients_own_data() -> None:
     run = relation_runs.played("fedpcl", "sequential")
     assert FedPCL().references(run.broadcast) is None
-    assert FedPCL.score in run.history[-1]["diagnostic"]
-    assert not any(name.startswith("global/") for name in run.history[-1]["accuracy"])
-    assert FedSC.score in relation_runs.played("fedsc", "sequential").history[-1]["accuracy"]
+    assert FedPCL.score in run.history[-1].diagnostic
+    assert not any(name.startswith("global/") for name in run.history[-1].accuracy)
+    assert FedSC.score in relation_runs.played("fedsc", "sequential").history[-1].accuracy
 
 
 @pytest.mark.parametrize("reading", ["paper", "code"])

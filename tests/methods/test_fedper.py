@@ -54,8 +54,8 @@ def test_personal_layers_stay_and_the_base_is_averaged() -> None:
     for name, value in run.broadcast.weights.items():
         assert_close(value, torch.einsum("n,n...->...", share, own[name]))
     assert all(float((own["head.weight"][0] - other).abs().max()) > 1e-3 for other in own["head.weight"][1:])
-    assert set(run.history[-1]["accuracy"]) >= {"own/own/head", "own/all/head"}
-    assert not any(name.startswith("global") for name in run.history[-1]["accuracy"])  # there is no whole model
+    assert set(run.history[-1].accuracy) >= {"own/own/head", "own/all/head"}
+    assert not any(name.startswith("global") for name in run.history[-1].accuracy)  # there is no whole model
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])

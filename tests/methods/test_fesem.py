@@ -98,13 +98,13 @@ def test_fesem_finds_clients_that_have_the_same_task() -> None:
     assert (a, b) == (c, d)
     assert a != b
     plain = play("fedavg", engine="stacked", **settings)
-    assert run.history[-1]["accuracy"]["global/own/head"] >= plain.history[-1]["accuracy"]["global/own/head"]
-    assert run.history[-1]["accuracy"]["global/own/head"] > 75
+    assert run.history[-1].accuracy["global/own/head"] >= plain.history[-1].accuracy["global/own/head"]
+    assert run.history[-1].accuracy["global/own/head"] > 75
 
 
 def test_fesem_sends_a_client_it_has_not_seen_the_mean_of_all() -> None:
     run = play("fesem", rounds=1)
-    seen = run.history[0]["participants"]
+    seen = run.history[0].participants
     for client in range(5):
         assert (run.method.send(run.broadcast, client) is run.broadcast) == (client not in seen)
     start = play("fesem", rounds=0)

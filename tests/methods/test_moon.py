@@ -140,10 +140,10 @@ def test_moon_is_fedavg_until_a_client_returns() -> None:
     run, plain = (
         whole_runs.run_of(method, "stacked", 5, Restless, participation=0.2, seed=0) for method in (Moon(), FedAvg())
     )
-    asked = [line["participants"][0] for line in run.history]
+    asked = [line.participants[0] for line in run.history]
     first = next(number for number, who in enumerate(asked) if who in asked[:number])
     assert first > 1
-    losses = [(a["loss"], b["loss"]) for a, b in zip(run.history, plain.history, strict=True)]
+    losses = [(a.loss, b.loss) for a, b in zip(run.history, plain.history, strict=True)]
     assert all(a == b for a, b in losses[:first])
     assert losses[first][0] > losses[first][1] + 0.1
 

@@ -123,9 +123,9 @@ def test_a_bound_holds_and_shortens_messages(variant: str) -> None:
     assert bool((kept <= 2).all())
     assert bool(((kept > 0) == (numbers > 0)).all())
     for one, other in zip(free.history[1:], bounded.history[1:], strict=True):
-        assert other["bytes_down"] < one["bytes_down"]
-        assert other["accuracy"].keys() == one["accuracy"].keys()
-        assert "own/all/nearest" in other["accuracy"]
+        assert other.bytes_down < one.bytes_down
+        assert other.accuracy.keys() == one.accuracy.keys()
+        assert "own/all/nearest" in other.accuracy
     assert gap(free.state(), bounded.state()) > 1e-5
 
 
@@ -133,7 +133,7 @@ def test_a_bound_holds_and_shortens_messages(variant: str) -> None:
 def test_a_wide_bound_is_none(variant: str) -> None:
     free, bounded = played(variant, None), played(variant, 500)
     assert gap(free.state(), bounded.state()) == 0
-    assert [line["per_client"] for line in free.history] == [line["per_client"] for line in bounded.history]
+    assert [line.per_client for line in free.history] == [line.per_client for line in bounded.history]
 
 
 def test_a_bounded_pool_still_predicts() -> None:
@@ -141,7 +141,7 @@ def test_a_bounded_pool_still_predicts() -> None:
     run = play(
         "mp-fedcl", {"pool_size": 2}, "stacked", 12, Plain, clients, participation=1.0, lr=0.1, precision="float32"
     )
-    assert run.history[-1]["accuracy"]["own/all/nearest"] > 75
+    assert run.history[-1].accuracy["own/all/nearest"] > 75
 
 
 def test_draws_are_keyed_by_seed_and_round() -> None:
@@ -170,7 +170,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(variant: str, tmp_path: Path)
     resumed.restore(saved(cut, tmp_path / "run"))
     resumed.play_round()
     assert gap(resumed.state(), whole.state()) == 0
-    assert resumed.history[-1]["per_client"] == whole.history[-1]["per_client"]
+    assert resumed.history[-1].per_client == whole.history[-1].per_client
 
 
 @pytest.mark.parametrize("name", ["mp-fedcl", "sp-fedcl", "dp-fedcl"])

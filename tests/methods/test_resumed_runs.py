@@ -40,7 +40,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     for _ in range(2):
         resumed.play_round()
     assert gap(resumed.state(), whole.state()) == 0
-    assert [line["per_client"] for line in resumed.history] == [line["per_client"] for line in whole.history]
+    assert [line.per_client for line in resumed.history] == [line.per_client for line in whole.history]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_clients_go_on_with_their_own_models(method: Method, engine: str, tmp_pa
     resumed.restore(saved(begun, tmp_path / "run"))
     resumed.play_round()
     assert gap(resumed.state(), whole.state()) < 1e-14  # a checkpoint's tensors lie differently in memory
-    assert resumed.history[-1]["per_client"] == whole.history[-1]["per_client"]
+    assert resumed.history[-1].per_client == whole.history[-1].per_client
 
 
 @pytest.mark.parametrize("method", [FedPLCC(lambda1=0.5), FedProc()], ids=lambda method: method.name)
@@ -70,7 +70,7 @@ def test_clusters_and_schedules_go_on_where_they_were(method: Method, tmp_path: 
     assert len(resumed.history) == 2
     resumed.play(folder, Progress())
     assert gap(resumed.state(), whole.state()) == 0
-    assert [line["loss"] for line in resumed.history] == [line["loss"] for line in whole.history]
+    assert [line.loss for line in resumed.history] == [line.loss for line in whole.history]
 
 
 @pytest.mark.parametrize("method", [FedSC(), FedPCL()])
@@ -93,4 +93,4 @@ def test_servers_go_on_with_what_they_keep(tmp_path: Path, method: str, params: 
     while not second.over():
         second.play_round()
     assert gap(second.state(), whole.state()) == 0
-    assert [line["per_client"] for line in second.history] == [line["per_client"] for line in whole.history]
+    assert [line.per_client for line in second.history] == [line.per_client for line in whole.history]

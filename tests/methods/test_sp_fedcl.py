@@ -15,5 +15,5 @@ def test_class_means_are_the_loop() -> None:
 def test_sp_fedcl_is_mp_fedcl_with_one_prototype() -> None:
     single, multiple = play("sp-fedcl"), play("mp-fedcl", {"k": 1})
     assert gap(single.state(), multiple.state()) < 1e-12
-    assert [line["per_client"] for line in single.history] == [line["per_client"] for line in multiple.history]
+    assert [line.per_client for line in single.history] == [line.per_client for line in multiple.history]
     assert gap(single.state(), play("mp-fedcl", {"k": 2}).state()) > 1e-5

@@ -40,7 +40,7 @@ def test_bytes_are_those_of_the_shared_weights(method: Method) -> None:
         assert scalars == 3 * 9 + 3 + 4 * 3  # the convolution, and BatchNorm's weight, bias and statistics
     else:
         assert scalars == sum(value.numel() for value in group.module.state_dict().values())
-    up, down = (run.history[-1][way] / len(run.history[-1]["participants"]) for way in ("bytes_up", "bytes_down"))
+    up, down = (run.history[-1][way] / len(run.history[-1].participants) for way in ("bytes_up", "bytes_down"))
     header = 100 * (1 + len(group.own.initial))
     assert 8 * scalars < down <= up <= 8 * scalars + header
 
@@ -68,7 +68,7 @@ def test_what_crosses_the_line(method: Method) -> None:
     assert flat[f"prototypes/{key}/index"].shape == (int(known.filled.sum()), 2)
     payload = 8 * (model + int(known.filled.sum()) * 8) + 4 * (2 * int(known.filled.sum()) + 3)
     last = run.history[-1]
-    assert last["bytes_down"] == len(last["participants"]) * received.size()
+    assert last.bytes_down == len(last.participants) * received.size()
     assert 0 < received.size() - payload < 2500  # names and shapes
 
     upload = run.method.upload(trained(3))
@@ -84,7 +84,7 @@ def test_what_crosses_the_line(method: Method) -> None:
 
 def test_only_participants_make_prototypes() -> None:
     run = relation_runs.played("fedsc", "sequential")
-    who = run.history[-1]["participants"]
+    who = run.history[-1].participants
     sent = run.broadcast.prototypes
     held = run.federation.counts[torch.tensor(who)]
     assert torch.equal(sent["relational"].counts.squeeze(-1), held.to(torch.float64))
@@ -93,7 +93,7 @@ def test_only_participants_make_prototypes() -> None:
     assert_close(sent["consistent"].vectors, (e.unsqueeze(-1) * sent["relational"].vectors).sum(0))
     assert_close(consistent_prototypes(sent["relational"]).vectors, sent["consistent"].vectors)
     pcl = relation_runs.played("fedpcl", "sequential")
-    assert pcl.broadcast.prototypes["sets"].counts.shape == (len(pcl.history[-1]["participants"]), 6, 1)
+    assert pcl.broadcast.prototypes["sets"].counts.shape == (len(pcl.history[-1].participants), 6, 1)
 
 
 def floats(flat: dict[str, Tensor]) -> int:
@@ -107,7 +107,7 @@ def test_as_many_scalars_are_sent_as_section_8_counts() -> None:
     for method in (FedSC(), FedPCL()):
         run = relation_runs.play(method, rounds=1, clients=federation(parts, test=30), model=Plain, participation=1.0)
         w = parameter_count(run.engine.groups[0].module) if isinstance(method, FedSC) else 0
-        upload, _ = run.engine.round([0, 1, 2], run.broadcast, Clock(1, 2))
+        upload = run.engine.round([0, 1, 2], run.broadcast, Clock(1, 2)).uploads
         assert [floats(upload.client(k).flat()) for k in range(3)] == [w + c * dim for c in held]
         assert floats(run.broadcast.flat()) == w + (sum(held) + present) * dim
         name = "means" if isinstance(method, FedSC) else "sets"
@@ -128,11 +128,11 @@ def test_bytes_are_those_of_the_papers(method: str) -> None:
         "fednh": ([w + c * FEATURES for c in HELD], w + CLASSES * FEATURES),
         "fedcda": ([w + 1] * 3, w),
     }[method]
-    uploads, _ = run.engine.round([0, 1, 2], run.broadcast, Clock(1, 2, (0, 1, 2), 3))
+    uploads = run.engine.round([0, 1, 2], run.broadcast, Clock(1, 2, (0, 1, 2), 3)).uploads
     sent = [run.method.send(run.broadcast, client) for client in range(3)]
     assert [floats(uploads.client(row).flat()) for row in range(3)] == up
     assert [floats(message.flat()) for message in sent] == [down] * 3
     counts = [uploads.client(row).flat().get("prototypes/means/index", torch.empty(0, 2)) for row in range(3)]
     assert [len(found) for found in counts] == (HELD if method == "fednh" else [0, 0, 0])
     assert run.broadcast.kept or method == "fednh"
-    assert run.history[-1]["bytes_down"] == sum(message.size() for message in sent)  # what is kept is not counted
+    assert run.history[-1].bytes_down == sum(message.size() for message in sent)  # what is kept is not counted

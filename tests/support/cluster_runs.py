@@ -110,7 +110,7 @@ def assert_engines_agree_to_rounding(method: Method, default: Method) -> None:
     """And an option changes the run: one that changes nothing would make the parity empty."""
     sequential, stacked = played(method, "sequential")[0], played(method, "stacked")[0]
     assert (sequential.engine.name, stacked.engine.name) == ("sequential", "stacked")
-    assert len({tuple(line["participants"]) for line in stacked.history}) > 1
+    assert len({tuple(line.participants) for line in stacked.history}) > 1
     assert_same_run(sequential, stacked)
     if method != default:
         assert gap(own(stacked), own(played(default, "stacked")[0])) > 1e-6

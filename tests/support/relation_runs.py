@@ -128,7 +128,7 @@ def assert_engines_agree(variant: str) -> None:
     """Also where some sit out."""
     sequential, stacked = played(variant, "sequential"), played(variant, "stacked")
     if not variant.startswith("nearest"):
-        assert len({tuple(line["participants"]) for line in stacked.history}) > 1  # some sit out
+        assert len({tuple(line.participants) for line in stacked.history}) > 1  # some sit out
     assert_same_run(sequential, stacked)
 
 
@@ -136,7 +136,7 @@ def assert_learns(method: Method, lr: float) -> None:
     """After 12 rounds on three clients that know all four classes."""
     clients = federation([dict.fromkeys(range(4), 12)] * 3, classes=4, test=80)
     run = play(method, "stacked", 12, clients=clients, participation=1.0, model=Norm, lr=lr, eval_every=12)
-    assert run.history[-1]["accuracy"][type(method).score] > 75
+    assert run.history[-1].accuracy[type(method).score] > 75
 
 
 class ByHand:

@@ -54,7 +54,7 @@ def played(method: str, engine: str, **params: Any) -> Run:
 def assert_engines_agree_to_rounding(method: str, params: Mapping[str, Any]) -> None:
     """In rounds of which some clients are absent."""
     one, other = played(method, "sequential", **params), played(method, "stacked", **params)
-    assert {tuple(line["participants"]) for line in one.history} != {tuple(range(5))}
+    assert {tuple(line.participants) for line in one.history} != {tuple(range(5))}
     assert_same_run(one, other)
 
 
@@ -70,4 +70,4 @@ def assert_learns(method: str) -> None:
     run = play(
         method, clients=clients, engine="stacked", rounds=10, participation=1.0, model=Norm, lr=0.1, eval_every=10
     )
-    assert run.history[-1]["accuracy"][type(run.method).score] > 75
+    assert run.history[-1].accuracy[type(run.method).score] > 75

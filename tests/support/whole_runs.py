@@ -94,7 +94,7 @@ def assert_rounds_are_those_of_plain_loops(
     rounds: list[dict[int, list[list[list[int]]]]] = []
     for number, line in enumerate(run.history):
         rounds.append({})
-        for who in line["participants"]:
+        for who in line.participants:
             plan = run.engine.schedule(run.engine.groups[0], [who], Clock(number, 4))
             steps = [[int(row) for row in step if row >= 0] for step in plan.rows[0]]
             each = len(steps) // len(trains)
@@ -138,4 +138,4 @@ def assert_learns(method: Method) -> None:
     run = run_of(
         method, "stacked", 12, Restless, clients=clients, participation=1.0, lr=0.1, lr_decay=1.0, eval_every=12
     )
-    assert run.history[-1]["accuracy"][method.score] > 70
+    assert run.history[-1].accuracy[method.score] > 70
