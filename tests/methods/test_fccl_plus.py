@@ -163,8 +163,8 @@ def test_bytes_count_the_exchange_on_public_images() -> None:
     weights = sum(value.numel() for value in run.engine.groups[0].own.initial.values())
     scalars = 16 * (6 + 15) * 2 + 8 * (6 + 7)  # B(C + B − 1) a public batch, of 16, 16 and 8 images
     line = run.history[0]
-    for name in ("bytes_up", "bytes_down"):
-        overhead = line[name] / 5 - 8 * (weights + scalars)
+    for sent in (line.bytes_up, line.bytes_down):
+        overhead = sent / 5 - 8 * (weights + scalars)
         assert 0 < overhead < 1500  # headers and the number of samples
 
 

@@ -84,9 +84,8 @@ def test_fesem_with_one_cluster_is_fedavg(engine: str, participation: float, ave
     for client in range(len(UNEQUAL)):
         assert gap(dict(single.method.send(single.broadcast, client).weights), dict(plain.broadcast.weights)) == 0
     for one, other in zip(single.history, plain.history, strict=True):
-        assert {what: one[what] for what in ("loss", "per_client", "bytes_up", "bytes_down")} == {
-            what: other[what] for what in ("loss", "per_client", "bytes_up", "bytes_down")
-        }
+        for what in ("loss", "per_client", "bytes_up", "bytes_down"):
+            assert getattr(one, what) == getattr(other, what), what
 
 
 def test_fesem_finds_clients_that_have_the_same_task() -> None:

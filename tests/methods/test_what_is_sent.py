@@ -40,7 +40,8 @@ def test_bytes_are_those_of_the_shared_weights(method: Method) -> None:
         assert scalars == 3 * 9 + 3 + 4 * 3  # the convolution, and BatchNorm's weight, bias and statistics
     else:
         assert scalars == sum(value.numel() for value in group.module.state_dict().values())
-    up, down = (run.history[-1][way] / len(run.history[-1].participants) for way in ("bytes_up", "bytes_down"))
+    last = run.history[-1]
+    up, down = (sent / len(last.participants) for sent in (last.bytes_up, last.bytes_down))
     header = 100 * (1 + len(group.own.initial))
     assert 8 * scalars < down <= up <= 8 * scalars + header
 
