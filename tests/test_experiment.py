@@ -14,7 +14,9 @@ from protofed import api
 from protofed.cli import app
 from protofed.data import SPLITS
 from protofed.errors import UserError
-from protofed.experiment import Experiment, check_type, parse_yaml, read_yaml
+from protofed.experiment import Experiment
+from protofed.internal.schema import check_type
+from protofed.internal.yaml_files import parse_yaml, read_yaml
 
 FIELDS = {item.name: item for item in dataclasses.fields(Experiment)}
 

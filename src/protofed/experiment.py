@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_type_hints
 
 import yaml
 
 from protofed.errors import UserError, unknown
+from protofed.internal.schema import check_type
 
 T = TypeVar("T")
 
@@ -180,18 +179,18 @@ class Experiment:
         return cls(**values)
 
 
-def anchored(experiment: Experiment) -> Experiment:
+def with_absolute_paths(experiment: Experiment) -> Experiment:
     """The experiment with the user's files and folders named so that they are found from any folder."""
     paths = {name: getattr(experiment, name) for name in ("data_dir", "encoder", "start")}
     named: dict[str, Any] = {name: str(Path(path).resolve()) for name, path in paths.items() if path is not None}
-    named |= {"method": anchored_name(experiment.method)}
+    named |= {"method": absolute_name(experiment.method)}
     for name, between in (("model", ","), ("dataset", "+"), ("public", "+")):
         if isinstance(words := getattr(experiment, name), str):
-            named[name] = between.join(map(anchored_name, words.split(between)))
+            named[name] = between.join(map(absolute_name, words.split(between)))
     return dataclasses.replace(experiment, **named)
 
 
-def anchored_name(name: str) -> str:
+def absolute_name(name: str) -> str:
     """A name of ours as it is; `file.py:Name`, `npz:PATH` and `folder:PATH` with the whole path."""
     if own := re.fullmatch(r"(npz|folder):(.+)", name):
         return f"{own[1]}:{Path(own[2]).resolve()}"
@@ -200,73 +199,6 @@ def anchored_name(name: str) -> str:
     return name
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1 takes 1e-3 and 1.5e3 for text; here they are numbers."""
-
-
-class _Stranger(_Loader):
-    """For files of others: a few lines of aliases can stand for gigabytes, so there are none."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """The next node, if it is no alias."""
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases are not read")
-        return super().compose_node(parent, index)
-
-
-def _whole(loader: _Loader, node: yaml.ScalarNode) -> int:
-    value = int(loader.construct_yaml_int(node))
-    if abs(value) >= 2**63:  # with so many digits in base 16 it could be read, but not written
-        raise yaml.YAMLError("a number is too large")
-    return value
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _whole)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
-
-
-def parse_yaml(text: str, ours: bool = False) -> Any:
-    """The value that a YAML text holds; only one of our own may have aliases."""
-    return yaml.load(text, _Loader if ours else _Stranger)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file."""
-    try:
-        values = parse_yaml(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError("--config", str(path), "there is no such file") from None
-    except Exception as error:  # of a value that is not of its tag, whatever PyYAML stumbles over
-        raise UserError("--config", str(path), f"it cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise UserError("--config", str(path), "it must hold `name: value` lines")
-    return values
-
-
 @cache
 def _hints() -> dict[str, Any]:
     return get_type_hints(Experiment)
-
-
-def check_type(name: str, value: Any, kind: Any) -> Any:
-    """The value, if it is of a declared type (an int serves as a float); otherwise an error that names it."""
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            raise unknown(name, str(value), [str(choice) for choice in get_args(kind)])
-        return value
-    if get_origin(kind) is UnionType:
-        if value is None and type(None) in get_args(kind):
-            return None
-        return check_type(name, value, next(option for option in get_args(kind) if option is not type(None)))
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not abs(value) <= sys.float_info.max:
-            raise UserError(name, value, "it must be a finite number")
-        return float(value)
-    if kind is str and isinstance(value, Path):
-        return str(value)
-    plain = get_origin(kind) or kind
-    if not isinstance(value, plain) or (isinstance(value, bool) and plain is not bool):
-        raise UserError(name, value, f"it must be of type {plain.__name__.lower()}")
-    return value

@@ -22,12 +22,13 @@ import pytest
 
 from protofed.deploy import follow_run as follow
 from protofed.deploy.client import Owner
-from protofed.deploy.federation import FederationFolder, _check_server, init
+from protofed.deploy.federation import FederationFolder, init
 from protofed.deploy.flower_app import write_app
 from protofed.deploy.follow_run import HOPELESS
 from protofed.deploy.owner import Says
 from protofed.deploy.processes import Ask, alone, connect, interruptible, require_free, running
 from protofed.deploy.server_settings import Settings, toml
+from protofed.deploy.supervise import _check_server
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from tests.deploy.test_rounds import assert_same, sequential
@@ -58,7 +59,8 @@ def test_two_clients_over_tls_equal_the_sequential_engine(tmp_path: Path) -> Non
 
 def test_what_only_starts_processes_imports_no_torch() -> None:
     """A server and its clients wait for days, and a command is answered at once."""
-    code = "import sys, protofed.cli, protofed.deploy.federation; print({'torch', 'flwr'} & sys.modules.keys())"
+    code = "import sys, protofed.cli, protofed.deploy.supervise, protofed.deploy.federation_runs; "
+    code += "print({'torch', 'flwr'} & sys.modules.keys())"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
 
 
@@ -279,7 +281,7 @@ def test_what_init_could_not_finish_is_gone(tmp_path: Path, monkeypatch: pytest.
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("protofed.deploy.federation._certify", interrupt)
+    monkeypatch.setattr("protofed.deploy.federation.certify", interrupt)
     with pytest.raises(KeyboardInterrupt):
         init(FederationFolder(tmp_path / "federation", 2))
     assert not list(tmp_path.iterdir())

@@ -43,7 +43,8 @@ from protofed.deploy.server_settings import Settings, read_nodes
 from protofed.errors import UserError
 from protofed.evaluation.accuracy import Evaluation
 from protofed.evaluation.snapshot import Snapshot
-from protofed.experiment import Experiment, read_yaml
+from protofed.experiment import Experiment
+from protofed.internal.yaml_files import read_yaml
 from protofed.messages import Broadcast, Upload
 from protofed.models import build
 from protofed.models.encoder import Encoder, EncoderCard, imported

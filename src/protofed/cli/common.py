@@ -16,8 +16,10 @@ import typer.core
 import yaml
 
 from protofed.errors import LostError, UserError
-from protofed.experiment import Experiment, check_type, parse_yaml
+from protofed.experiment import Experiment
+from protofed.internal.schema import check_type
 from protofed.internal.version import VERSION
+from protofed.internal.yaml_files import parse_yaml
 
 if TYPE_CHECKING:
     from protofed.runs.result import Result

@@ -13,7 +13,8 @@ import typer
 
 from protofed.cli.common import Config, Json, Quiet, Set, app, experiment_flags, experiment_from, finish, subcommands
 from protofed.errors import UserError
-from protofed.experiment import Experiment, read_yaml
+from protofed.experiment import Experiment
+from protofed.internal.yaml_files import read_yaml
 from protofed.server.round import Round
 
 group = subcommands("deploy", "A federation of real machines, on Flower.")
@@ -45,12 +46,12 @@ def init_command(
 ) -> None:
     """Make a federation's certificates, keys and configuration."""
     _need_flower()
-    from protofed.deploy import federation as deployment
+    from protofed.deploy.federation import FederationFolder, init
 
     flags = {"host": host, "port": port, "minimum": minimum, "deadline": deadline, "wait": wait}
     given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
-    made = deployment.FederationFolder(folder.resolve(), clients, **given)
-    deployment.init(made)
+    made = FederationFolder(folder.resolve(), clients, **given)
+    init(made)
     print(f"{folder}: server at {made.address}, {clients} clients")
     print(f"give each client its folder, {folder}/clients/K, and nobody else: it holds the client's key")
 
@@ -59,12 +60,13 @@ def init_command(
 def server_command(folder: Dir) -> None:
     """Run the server until Ctrl-C."""
     _need_flower()
-    from protofed.deploy import federation as deployment
+    from protofed.deploy import supervise
+    from protofed.deploy.federation import FederationFolder
 
-    federation = deployment.FederationFolder.open(folder)
+    federation = FederationFolder.open(folder)
     log = federation.server / "superlink.log"
     raise typer.Exit(
-        deployment.serve(federation, lambda: print(f"listening on {federation.address}; log: {log}", flush=True))
+        supervise.serve(federation, lambda: print(f"listening on {federation.address}; log: {log}", flush=True))
     )
 
 
@@ -79,9 +81,9 @@ def client_command(
 ) -> None:
     """Run a client until Ctrl-C."""
     _need_flower()
-    from protofed.deploy import federation as deployment
+    from protofed.deploy import supervise
 
-    raise typer.Exit(deployment.join(folder, number, data, lambda: print(f"client {number} is running", flush=True)))
+    raise typer.Exit(supervise.join(folder, number, data, lambda: print(f"client {number} is running", flush=True)))
 
 
 @group.command("run")
@@ -96,24 +98,28 @@ def run_command(
 ) -> None:
     """Run an experiment with all clients."""
     _need_flower()
-    from protofed.deploy import federation as deployment
+    from protofed.deploy import federation_runs
+    from protofed.deploy.federation import FederationFolder
     from protofed.runs.folder import fresh_path
 
-    federation = deployment.FederationFolder.open(folder)
+    federation = FederationFolder.open(folder)
     experiment = Experiment.from_mapping({"clients": federation.clients, **read_yaml(config)})
     path = out or fresh_path(config.stem, federation.folder / "runs")
-    deployment.check(federation, experiment, path)
+    federation_runs.check(federation, experiment, path)
     again = f"protofed deploy run {folder} {config} --out {path}"
-    _follow(experiment, path, quiet, as_json, lambda each: deployment.play(federation, experiment, path, each), again)
+    _follow(
+        experiment, path, quiet, as_json, lambda each: federation_runs.play(federation, experiment, path, each), again
+    )
 
 
 @group.command("status")
 def status_command(folder: Dir, as_json: Json = False) -> None:
     """Who is connected, and what has been run."""
     _need_flower()
-    from protofed.deploy import federation as deployment
+    from protofed.deploy import federation_runs
+    from protofed.deploy.federation import FederationFolder
 
-    found = deployment.status(deployment.FederationFolder.open(folder))
+    found = federation_runs.status(FederationFolder.open(folder))
     if as_json:
         print(json.dumps(found, indent=2))
         return

@@ -34,7 +34,8 @@ from protofed.cli.common import (
 )
 from protofed.cli.deploy import simulate_command
 from protofed.errors import UserError
-from protofed.experiment import Experiment, read_yaml
+from protofed.experiment import Experiment
+from protofed.internal.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     from protofed.runs.run import Run

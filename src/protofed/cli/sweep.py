@@ -29,7 +29,8 @@ from protofed.cli.common import (
     whole,
 )
 from protofed.errors import UserError
-from protofed.experiment import Experiment, parse_yaml, read_yaml
+from protofed.experiment import Experiment
+from protofed.internal.yaml_files import parse_yaml, read_yaml
 
 if TYPE_CHECKING:
     from protofed.studies.sweeps import Plan

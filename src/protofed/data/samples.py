@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from protofed.errors import UserError
-from protofed.experiment import check_type
+from protofed.internal.schema import check_type
 
 LARGEST = 2**24
 """Numbers of an image that a model sees."""

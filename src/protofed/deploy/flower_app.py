@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from importlib.metadata import version
 from pathlib import Path
 
 from protofed.deploy.server_settings import Settings, toml
 from protofed.errors import UserError
 from protofed.experiment import Experiment
+from protofed.internal.atomic_files import write_folder
+from protofed.internal.version import VERSION
 
 PACKAGE = "protofed_app"
 
@@ -58,12 +59,15 @@ def write_app(folder: Path, experiment: Experiment, settings: Settings) -> None:
     """A new directory; an existing one is never written over."""
     if folder.exists():
         raise UserError("DIR", str(folder), "it exists already; name a new folder")
-    package = folder / PACKAGE
-    package.mkdir(parents=True)
     told = "\n".join(f"{name} = {toml(value)}" for name, value in dataclasses.asdict(settings).items())
     what = toml(f"{experiment.method} with {experiment.clients} clients, {experiment.rounds} rounds")
-    project = PROJECT.format(version=version("protofed"), description=what, package=PACKAGE, settings=told)
+    project = PROJECT.format(version=VERSION, description=what, package=PACKAGE, settings=told)
     files = {"__init__.py": "", "server.py": SERVER, "client.py": CLIENT, "experiment.yaml": experiment.to_yaml()}
-    (folder / "pyproject.toml").write_text(project, encoding="utf-8")
-    for name, text in files.items():
-        (package / name).write_text(text, encoding="utf-8")
+
+    def fill(draft: Path) -> None:
+        (draft / PACKAGE).mkdir()
+        (draft / "pyproject.toml").write_text(project, encoding="utf-8")
+        for name, text in files.items():
+            (draft / PACKAGE / name).write_text(text, encoding="utf-8")
+
+    write_folder(folder, fill)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal, Self
 
 from protofed.errors import UserError, unknown
-from protofed.experiment import read_yaml
 from protofed.internal.schema import made
+from protofed.internal.yaml_files import read_yaml
 
 PARTS = ("weights", "prototypes", "numbers")
 

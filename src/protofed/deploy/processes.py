@@ -21,6 +21,7 @@ from typing import Any
 
 from protofed.deploy.server_settings import toml
 from protofed.errors import LostError, UserError
+from protofed.internal.atomic_files import write_text
 
 PATIENCE = 60.0
 """Seconds until a process must be ready."""
@@ -56,7 +57,7 @@ def connect(home: Path, address: str, authority: Path | None) -> None:
     home.mkdir(parents=True, exist_ok=True)
     how = "insecure = true" if authority is None else f"root-certificates = {toml(str(authority))}"
     text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{address}"\n{how}\n'
-    (home / "config.toml").write_text(text, encoding="utf-8")
+    write_text(home / "config.toml", text)
 
 
 def free_port() -> int:

@@ -30,8 +30,9 @@ from protofed.engines.private import made_up
 from protofed.engines.sequential import Sequential
 from protofed.errors import DivergedError, HopelessError, LostError, UserError
 from protofed.evaluation.accuracy import MODELS, RULES, TESTS, Evaluation
-from protofed.experiment import Experiment, read_yaml
+from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
+from protofed.internal.yaml_files import read_yaml
 from protofed.messages import Broadcast, Traffic, Upload
 from protofed.methods import build_method
 from protofed.methods.base import Clock, PublicExchange

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from protofed.errors import UserError
-from protofed.experiment import Experiment, read_yaml
+from protofed.experiment import Experiment
 from protofed.internal.schema import read_json
+from protofed.internal.yaml_files import read_yaml
 from protofed.runs.folder import RunFolder
 
 WHOLE = re.compile("[0-9]{1,20}")

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
+from protofed.internal.atomic_files import write_text
+
 WARM_UP = 2
 """So many first rounds are told apart: they record steps and fill caches."""
 TRACED = 3
@@ -48,8 +50,7 @@ class Profile:
                 self._trace.stop()
             self._trace.export_chrome_trace(str(self.folder / "trace.json"))
         if self.rounds:
-            text = json.dumps(self.report(), indent=2) + "\n"
-            (self.folder / "profile.json").write_text(text, encoding="utf-8")
+            write_text(self.folder / "profile.json", json.dumps(self.report(), indent=2) + "\n")
 
     @contextmanager
     def round(self) -> Iterator[None]:

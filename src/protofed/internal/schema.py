@@ -27,10 +27,10 @@ def fits(value: Any, kind: Any) -> bool:  # noqa: PLR0911 - a line a kind
         return any(fits(value, one) for one in inside)
     if origin is Literal:
         return value in inside
-    if origin in (list, tuple, Sequence):
+    if origin in (list, tuple, Sequence) and inside:
         return isinstance(value, list | tuple) and all(fits(one, inside[0]) for one in value)
-    if origin in (dict, Mapping):
-        return isinstance(value, dict) and all(fits(k, inside[0]) and fits(v, inside[1]) for k, v in value.items())
+    if origin in (dict, Mapping) and inside:
+        return isinstance(value, origin) and all(fits(k, inside[0]) and fits(v, inside[1]) for k, v in value.items())
     if is_typeddict(origin):
         hints = get_type_hints(origin).items()
         return isinstance(value, dict) and all(name in value and fits(value[name], one) for name, one in hints)
@@ -41,6 +41,27 @@ def fits(value: Any, kind: Any) -> bool:  # noqa: PLR0911 - a line a kind
     if origin is int:
         return isinstance(value, int) and abs(value) < LARGEST
     return isinstance(value, origin)
+
+
+def check_type(name: str, value: Any, kind: Any) -> Any:
+    """The value of an option or a parameter, if it is of the declared type; a path serves as text, an int as a float.
+
+    Raises:
+        UserError: it is not; the error names it.
+    """
+    if isinstance(value, Path):
+        value = str(value)
+    inside = get_args(kind) if get_origin(kind) is types.UnionType else (kind,)
+    if fits(value, kind):
+        return float(value) if float in inside and isinstance(value, int) and int not in inside else value
+    wanted = next(one for one in inside if one is not type(None))
+    if get_origin(wanted) is Literal:
+        raise unknown(name, str(value), [str(choice) for choice in get_args(wanted)])
+    if wanted is float and isinstance(value, int | float) and not isinstance(value, bool):
+        raise UserError(name, value, "it must be a finite number")
+    if wanted is int and isinstance(value, int) and not isinstance(value, bool):
+        raise UserError(name, value, f"it must be below {LARGEST}")
+    raise UserError(name, value, f"it must be of type {(get_origin(wanted) or wanted).__name__.lower()}")
 
 
 def require(what: str, values: Any, form: type) -> None:

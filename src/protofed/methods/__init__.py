@@ -10,8 +10,8 @@ from importlib.metadata import entry_points
 from typing import Any, get_type_hints
 
 from protofed.errors import UserError, unknown
-from protofed.experiment import check_type
 from protofed.internal.plugins import is_file_spec, load_from_file
+from protofed.internal.schema import check_type
 from protofed.methods.base import Method
 
 METHODS = {

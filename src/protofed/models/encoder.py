@@ -23,8 +23,8 @@ from protofed.data.images import fit
 from protofed.data.samples import Dataset, Samples, check_shape, check_statistics
 from protofed.data.sources.pickles import look_through
 from protofed.errors import UserError, unknown
-from protofed.experiment import check_type
 from protofed.internal.atomic_files import cache_folder, write_file
+from protofed.internal.schema import check_type
 from protofed.models import MODELS, build, check_size
 from protofed.models.stacking import bytes_per_image
 

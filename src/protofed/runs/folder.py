@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
 from protofed.errors import UserError
-from protofed.experiment import Experiment, read_yaml
+from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_folder, write_text
+from protofed.internal.yaml_files import read_yaml
 from protofed.server.round import Round
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from protofed.data.build import dataset_of
 from protofed.engines.base import Engine
 from protofed.engines.distributed import Ranks
 from protofed.errors import UserError
-from protofed.experiment import Experiment, anchored
+from protofed.experiment import Experiment, with_absolute_paths
 from protofed.methods.base import Method, PublicExchange
 from protofed.models.encoder import Encoder
 
@@ -57,7 +57,7 @@ def resolved(experiment: Experiment, engine: Engine) -> Experiment:
     """The experiment as it is run, so that it runs again the same way, and from any folder."""
     settled: dict[str, Any] = {"engine": engine.name, "width": engine.width, "device": str(engine.device)}
     settled["threads"] = torch.get_num_threads()
-    return Experiment.from_mapping(dataclasses.asdict(anchored(experiment)) | settled)
+    return Experiment.from_mapping(dataclasses.asdict(with_absolute_paths(experiment)) | settled)
 
 
 def device_of(name: str, ranks: Ranks) -> torch.device:

@@ -11,8 +11,7 @@ from typing import Any, Literal, get_type_hints
 
 from protofed.data.samples import check_shape, check_statistics
 from protofed.errors import UserError
-from protofed.experiment import check_type
-from protofed.internal.schema import read_json
+from protofed.internal.schema import check_type, read_json
 from protofed.serving import refusal
 
 LARGEST = 4096

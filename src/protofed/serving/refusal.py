@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from protofed.errors import UserError
-from protofed.experiment import check_type
+from protofed.internal.schema import check_type
 
 PERCENTAGES = 101
 

@@ -16,8 +16,10 @@ from typing import Any
 import yaml
 
 from protofed.errors import UserError, unknown
-from protofed.experiment import Experiment, anchored, anchored_name, check_type, read_yaml
+from protofed.experiment import Experiment, absolute_name, with_absolute_paths
 from protofed.internal.atomic_files import write_text
+from protofed.internal.schema import check_type
+from protofed.internal.yaml_files import read_yaml
 from protofed.methods import build_method, method_class, parameters
 from protofed.runs.folder import make_folder
 from protofed.runs.progress import Progress
@@ -162,9 +164,9 @@ def create_folder(path: Path, methods: Sequence[str], seeds: int, jobs: int | No
 
 def config_text(methods: Sequence[str], seeds: int, jobs: int | None, experiment: Experiment, **more: Any) -> str:
     """The YAML that `read_config` reads back, in any folder."""
-    values = dataclasses.asdict(anchored(experiment))
+    values = dataclasses.asdict(with_absolute_paths(experiment))
     del values["method"]
-    config = {**more, "methods": list(map(anchored_name, methods)), "seeds": seeds, "jobs": jobs, **values}
+    config = {**more, "methods": list(map(absolute_name, methods)), "seeds": seeds, "jobs": jobs, **values}
     return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
 
 

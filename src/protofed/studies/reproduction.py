@@ -19,9 +19,9 @@ import yaml
 
 from protofed.data import describe
 from protofed.errors import UserError
-from protofed.experiment import read_yaml
 from protofed.internal.atomic_files import write_text
 from protofed.internal.schema import made
+from protofed.internal.yaml_files import read_yaml
 from protofed.methods import build_method
 from protofed.models.encoder import Encoder
 from protofed.prototypes import distance

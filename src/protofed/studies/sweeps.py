@@ -15,8 +15,9 @@ from urllib.parse import quote
 
 from protofed.errors import UserError, unknown
 from protofed.evaluation import accuracy as evaluation
-from protofed.experiment import Experiment, check_type
+from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
+from protofed.internal.schema import check_type
 from protofed.methods import method_class, parameters
 from protofed.runs.folder import make_folder
 from protofed.runs.progress import Progress

@@ -33,7 +33,7 @@ SPREAD = 1.4826
 
 
 class Defended(NamedTuple):
-    """The uploads to believe, and the places of the clients that were found out."""
+    """The uploads to aggregate, and the places of the clients that are suspected."""
 
     uploads: Upload
     suspected: Sequence[int] = ()

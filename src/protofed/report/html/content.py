@@ -10,8 +10,9 @@ from typing import Any
 
 from protofed.errors import UserError
 from protofed.evaluation.snapshot import Snapshot
-from protofed.experiment import Experiment, read_yaml
+from protofed.experiment import Experiment
 from protofed.internal.schema import fits, read_json
+from protofed.internal.yaml_files import read_yaml
 from protofed.methods import METHODS, method_class
 from protofed.report.html.statistics import compared
 from protofed.runs.folder import SEVERAL, RunFolder, run_folders
@@ -222,7 +223,7 @@ def _incomplete(run: Mapping[str, Any]) -> str:
 
 
 def _trust(run: Mapping[str, Any]) -> str:
-    """Uploads that were lost or refused, whom a defence found out, and what is promised of privacy, in one line."""
+    """Uploads that were lost or rejected, whom a defence suspects, and the privacy guarantee, in one line."""
     experiment: Experiment = run["experiment"]
     told = []
     if experiment.attack != "none":

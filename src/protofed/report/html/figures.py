@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from protofed.internal.atomic_files import write_text
 from protofed.report.plots import COLOURS, DASHES, MARKERS
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def write_figures(data: Mapping[str, Any], folder: Path) -> list[Path]:
             folder, f"confusion-{name}", lambda axes, look=look: _heat(axes, look["confusion"], "answer", "class")
         )
         made += _figure(folder, f"plane-{name}", lambda axes, look=look: _plane(axes, look))
-    (folder / "tables.tex").write_text(latex(data), encoding="utf-8")
+    write_text(folder / "tables.tex", latex(data))
     return [*made, folder / "tables.tex"]
 
 

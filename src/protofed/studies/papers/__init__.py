@@ -17,7 +17,8 @@ from importlib.resources import files
 from typing import Any
 
 from protofed.errors import UserError, unknown
-from protofed.experiment import Experiment, parse_yaml
+from protofed.experiment import Experiment
+from protofed.internal.yaml_files import parse_yaml
 from protofed.methods import method_class, parameters
 
 PAPERS = ("fedproto", "mp-fedcl", "fedplcc", "fedsc")
