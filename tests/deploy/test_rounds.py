@@ -422,7 +422,7 @@ def test_a_server_started_again_keeps_the_classes_of_who_is_away(tmp_path: Path)
     assert [line["participants"] for line in lines(tmp_path / "run")] == [[0, 1], [1], [1]]
 
 
-def test_a_client_killed_while_it_writes_leaves_one_draft_and_its_models(
+def test_a_client_killed_while_it_writes_keeps_its_models_and_tidies_up_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = FolderMemory(tmp_path / "memory/run")
@@ -432,10 +432,12 @@ def test_a_client_killed_while_it_writes_leaves_one_draft_and_its_models(
         with pytest.raises(KilledError):
             memory.write(number, b"part")
     assert memory.rounds() == [0]
-    assert sorted(file.name for file in memory.folder.iterdir()) == ["0.safetensors", "draft"]
+    (memory.folder / ".1.safetensors.draft").write_bytes(b"what a killed process leaves")
+    FolderMemory(tmp_path / "memory/run")
+    assert [file.name for file in memory.folder.iterdir()] == ["0.safetensors"]
     monkeypatch.undo()
     memory.write(1, b"next")
-    assert [file.name for file in memory.folder.iterdir() if file.name == "draft"] == []
+    assert sorted(file.name for file in memory.folder.iterdir()) == ["0.safetensors", "1.safetensors"]
 
 
 def test_a_round_that_fails_again_and_again_ends_the_run(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from protofed.cli import runs, watch, report, theory, sweep, reproduce, lists, encoder, use, deploy  # isort: skip  (the order of the commands in --help)
+from protofed.cli import runs, watch, report, theory, sweep, reproduce, lists, encoder, serving, deploy  # isort: skip  (the order of the commands in --help)
 from protofed.cli.common import app, speaks
 from protofed.errors import DivergedError, HopelessError, LostError, UserError
 
@@ -17,9 +17,9 @@ __all__ = [
     "report",
     "reproduce",
     "runs",
+    "serving",
     "sweep",
     "theory",
-    "use",
     "watch",
 ]
 

@@ -84,6 +84,8 @@ class FolderMemory:
         self.folder = folder
         for place in (folder.parent, folder):
             place.mkdir(mode=0o700, exist_ok=True)
+        for draft in folder.glob(".*.draft"):  # of a process that was killed while it wrote
+            draft.unlink()
 
     def rounds(self) -> list[int]:
         """Of which rounds there are models."""

@@ -1,3 +1,3 @@
 """The version, which pyproject.toml reads from here."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
