@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -151,7 +152,8 @@ def test_whatever_is_added_and_whoever_leaves_the_sum_is_that_of_the_plain_integ
     total = finish(server, members, silent)
     assert total.view(np.int64).tolist() == plain(rows[k] for k in members)
     for name, tensor in numbers(total, layout).items():
-        exact = sum(added[k][name].double() for k in members)
+        each = torch.stack([added[k][name].double().flatten() for k in members], 1).tolist()
+        exact = torch.tensor([math.fsum(values) for values in each], dtype=torch.float64).view(tensor.shape)
         assert tensor.dtype == layout[name][0]
         error = len(members) * 2.0 ** -(FRACTION + 1) if tensor.is_floating_point() else 0.0
         rounding = 1e-6 if tensor.dtype == torch.float32 else 1e-14

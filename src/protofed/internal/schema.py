@@ -61,7 +61,10 @@ def check_type(name: str, value: Any, kind: Any) -> Any:
         raise UserError(name, value, "it must be a finite number")
     if wanted is int and isinstance(value, int) and not isinstance(value, bool):
         raise UserError(name, value, f"it must be below {LARGEST}")
-    raise UserError(name, value, f"it must be of type {(get_origin(wanted) or wanted).__name__.lower()}")
+    outer = get_origin(wanted) or wanted
+    if isinstance(value, outer) and get_args(wanted):  # what is inside does not fit
+        raise UserError(name, value, f"it must be of type {wanted}, with finite numbers")
+    raise UserError(name, value, f"it must be of type {outer.__name__.lower()}")
 
 
 def require(what: str, values: Any, form: type) -> None:
