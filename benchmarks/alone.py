@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.results_page import ALONE, SCENARIOS, Page, Scenario
 from benchmarks.tables import RESULTS
 from protofed.experiment import Experiment
-from protofed.runs.run import Run
+from protofed.runs.run import Run, new_run
 from protofed.studies.papers import find_target
 
 ROUNDS = 6
@@ -52,7 +52,7 @@ def main(words: Sequence[str] | None = None) -> None:
     for scenario in SCENARIOS:
         for table, name, experiment in experiments(scenario, machine):
             if table in asked.tables:
-                run = Run(experiment)
+                run = new_run(experiment)
                 of_table = known.setdefault(table, {})
                 of_table[name] = {"device": run.device.type, "seconds": round(seconds(run), 4)}
                 print(f"{table}, {name}: {of_table[name]['seconds']} s a round", flush=True)

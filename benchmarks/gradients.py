@@ -23,7 +23,7 @@ from protofed.experiment import Experiment
 from protofed.methods.base import Batch, Turn
 from protofed.methods.fedsc import FedSC
 from protofed.models.net import Net
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 from protofed.studies.comparison import SEEDS
 from protofed.studies.papers import find_target
 
@@ -65,7 +65,7 @@ class Measured(FedSC):
 
 def measured(experiment: Experiment) -> Iterator[tuple[str, Step]]:
     """Play it; the mean over all clients' steps, by round."""
-    run = Run(replace(experiment, method=f"{HERE}:Measured", engine="sequential"))
+    run = new_run(replace(experiment, method=f"{HERE}:Measured", engine="sequential"))
     steps = cast(Measured, run.engine.method).seen
     for number in range(1, experiment.rounds + 1):
         steps.clear()

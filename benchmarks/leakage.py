@@ -34,7 +34,7 @@ from protofed.methods.mp_fedcl import MPFedCL
 from protofed.prototypes import Prototypes, kmeans, nearest_class
 from protofed.prototypes.finch import hierarchy
 from protofed.randomness import generator
-from protofed.runs.run import Run
+from protofed.runs.run import Run, new_run
 
 SIZES = (1, 2, 5, 20)
 """Images of a class that a client may hold."""
@@ -145,7 +145,7 @@ class Round(NamedTuple):
 
 def play(experiment: Experiment, federation: Federation) -> Round:
     """All rounds of a run; the last one without the aggregation."""
-    run = Run(experiment, federation=federation)
+    run = new_run(experiment, federation=federation)
     for _ in range(experiment.rounds - 1):
         run.play_round()
     who = tuple(range(federation.total))

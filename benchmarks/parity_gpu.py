@@ -23,7 +23,7 @@ from protofed.experiment import Experiment
 from protofed.methods import METHODS
 from protofed.models.layers import BatchNorm, Dropout
 from protofed.models.output import Output
-from protofed.runs.run import Run
+from protofed.runs.run import Run, new_run
 
 ROUNDS = 3
 NEEDS: dict[str, dict[str, Any]] = {
@@ -88,7 +88,7 @@ def play(engine: Literal["sequential", "stacked"], method: str, model: str, widt
         seed=1,
         **given,
     )
-    run = Run(experiment, models=[SMALL[model]] if model in SMALL else None)
+    run = new_run(experiment, models=[SMALL[model]] if model in SMALL else None)
     for _ in range(ROUNDS):
         run.play_round()
     return run

@@ -81,12 +81,12 @@ def cells(datasets: Sequence[str], alphas: Sequence[float]) -> Iterator[Cell]:
 
 def play(cell: Cell, data_dir: str | None) -> dict[str, Any]:
     """The accuracy that the method's paper reports, of the honest clients, and who was found out."""
-    from protofed.runs.run import Run  # here, because a new process reads this file first
+    from protofed.runs.run import new_run  # here, because a new process reads this file first
     from protofed.studies.workers import let_go
 
     let_go()
     began = time.perf_counter()
-    run = Run(cell.experiment(data_dir))
+    run = new_run(cell.experiment(data_dir))
     try:
         result = run.play(None, Progress())
     except (DivergedError, LostError) as error:

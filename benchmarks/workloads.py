@@ -23,7 +23,7 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.methods.base import Clock
 from protofed.models import MODELS
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 from protofed.server.participation import participants
 
 PLAIN, OURS = "plain loop", "ProtoFed"
@@ -161,7 +161,7 @@ class Column(Workload):
             return Contender(play)
 
         def ours() -> Contender:
-            run = Run(dataclasses.replace(experiment, method=self.methods[0]))
+            run = new_run(dataclasses.replace(experiment, method=self.methods[0]))
             for _ in range(min(2, experiment.rounds - 1)):  # so that there is a round left to look at
                 run.play_round()
             return Contender(_comparing(self.methods, seeds, experiment), brief=run.play_round)
@@ -269,7 +269,7 @@ def plain_contender(settings: Experiment, federation: Federation, loops: list[pl
 def our_contender(experiment: Experiment, federation: Federation, engines: dict[str, str], name: str) -> Contender:
     """Rounds as `Run.play_round` plays them, without evaluation."""
     own = None if experiment.model in MODELS else [plain.MODELS[experiment.model]]
-    run = Run(experiment, federation=federation, models=own)
+    run = new_run(experiment, federation=federation, models=own)
     clients, number = len(federation.clients), 0
 
     def play() -> None:

@@ -15,7 +15,8 @@ from protofed.report.plots import plotted
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
 from protofed.runs.result import Result
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
+from protofed.runs.setup import prepare
 from protofed.studies import comparison, sweeps
 from protofed.studies.comparison import Comparison
 from protofed.studies.sweeps import Sweep
@@ -51,7 +52,7 @@ def run(
         name: value if isinstance(value, str) else getattr(value, "name", "custom") for name, value in named.items()
     }
     experiment = Experiment.from_mapping({**options, **names})
-    prepared = Run(
+    prepared = new_run(
         experiment,
         method=method if isinstance(method, Method) else None,
         federation=federation,
@@ -77,7 +78,7 @@ def compare(
     experiment = comparison.share_cores(Experiment.from_mapping(options), len(methods) * seeds, jobs)
     runs = comparison.plan(methods, seeds, experiment)
     for first in runs[::seeds]:
-        Run(first)  # wrong input must not leave a folder behind
+        prepare(first)  # wrong input must not leave a folder behind
     folder = None if out is None else comparison.create_folder(Path(out), methods, seeds, jobs, experiment)
     return comparison.compare(runs, folder, progress or Progress(), jobs)
 

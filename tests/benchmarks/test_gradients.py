@@ -12,7 +12,7 @@ import torch
 
 from benchmarks import gradients
 from protofed.experiment import Experiment
-from protofed.runs.run import Run
+from protofed.runs.run import Run, new_run
 
 SMALL = Experiment(
     method="fedsc", model="mlp", clients=3, train_size=90, batch_size=16, rounds=3, engine="sequential", params={}
@@ -20,7 +20,7 @@ SMALL = Experiment(
 
 
 def play(experiment: Experiment) -> Run:
-    run = Run(experiment)
+    run = new_run(experiment)
     for _ in range(experiment.rounds):
         run.play_round()
     return run

@@ -20,7 +20,7 @@ from protofed.experiment import Experiment
 from protofed.methods.base import Clock
 from protofed.models import build
 from protofed.randomness import key
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 
 SHAPE = (1, 8, 8)
 CPU = torch.device("cpu")
@@ -57,7 +57,7 @@ def test_the_plain_loops_have_the_losses_of_protofed(method: str, monkeypatch: p
         weight_decay=0.01, rounds=3, lr_decay=0.5, device="cpu", engine="sequential",
         params=plain.FEDSC if method == "fedsc" else {},
     )  # fmt: skip
-    run = Run(experiment, federation=federation)
+    run = new_run(experiment, federation=federation)
     ours = build("mlp", SHAPE, len(federation.classes), key(experiment.seed, "weights"))
     monkeypatch.setitem(plain.MODELS, "mlp", lambda shape, c: with_weights_of(ours, plain.Mlp(shape, c)))
     loop = plain.METHODS[method](experiment, federation, CPU)

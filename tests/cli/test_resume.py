@@ -19,7 +19,7 @@ from safetensors import safe_open
 from protofed.experiment import Experiment
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Lines, Progress, Standing
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 from tests.support.command_line import TINY, finish, invoke, result_of, rounds_of, start, succeed
 from tests.support.killed import KillAfter, Killed
 
@@ -56,11 +56,11 @@ def experiment(method: str, engine: str) -> Experiment:
 )
 def test_a_run_killed_after_any_round_goes_on_to_the_same_result(tmp_path: Path, method: str, engine: str) -> None:
     whole = experiment(method, engine)
-    Run(whole).play(RunFolder.create(tmp_path / "whole", whole), Progress())
+    new_run(whole).play(RunFolder.create(tmp_path / "whole", whole), Progress())
     for last in range(1, 6):
         cut = tmp_path / f"cut-{last}"
         with pytest.raises(Killed):
-            Run(whole).play(RunFolder.create(cut, whole), KillAfter(last))
+            new_run(whole).play(RunFolder.create(cut, whole), KillAfter(last))
         assert len(rounds_of(cut)) == last
         succeed(tmp_path, "resume", cut.name, "--quiet")
         assert result_of(cut) == result_of(tmp_path / "whole")
@@ -88,9 +88,9 @@ def test_what_a_kill_in_the_middle_of_a_write_leaves_does_no_harm(
     tmp_path: Path, method: str, damage: Callable[[Path], None]
 ) -> None:
     whole = experiment(method, "stacked")
-    Run(whole).play(RunFolder.create(tmp_path / "whole", whole), Progress())
+    new_run(whole).play(RunFolder.create(tmp_path / "whole", whole), Progress())
     with pytest.raises(Killed):
-        Run(whole).play(RunFolder.create(tmp_path / "cut", whole), KillAfter(3))
+        new_run(whole).play(RunFolder.create(tmp_path / "cut", whole), KillAfter(3))
     damage(tmp_path / "cut")
     succeed(tmp_path, "resume", "cut", "--quiet")
     assert result_of(tmp_path / "cut") == result_of(tmp_path / "whole")
@@ -101,7 +101,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = experiment("fedproto", "stacked")
-    Run(whole).play(RunFolder.create(tmp_path / "whole", whole), Progress())
+    new_run(whole).play(RunFolder.create(tmp_path / "whole", whole), Progress())
 
     def die(*_: object) -> None:
         raise Killed
@@ -117,7 +117,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
 
         patch.setattr(folder.checkpoint, "save", save_once)
         with pytest.raises(Killed):
-            Run(whole).play(folder, Progress())
+            new_run(whole).play(folder, Progress())
     (tmp_path / "cut/checkpoint/.state.safetensors.draft").write_bytes(b"what a killed process leaves")
     assert len(rounds_of(tmp_path / "cut")) == 4
     succeed(tmp_path, "resume", "cut", "--quiet")
@@ -259,7 +259,7 @@ def test_ctrl_c_between_checkpoint_and_progress_is_saved_too(tmp_path: Path, mon
 def test_a_run_that_used_up_its_time_plays_no_further_round(tmp_path: Path) -> None:
     short = Experiment(model="cnn", device="cpu", train_size=150, clients=3, rounds=5, time_budget=1e-6)
     with pytest.raises(Killed):  # after the last checkpoint, before result.json
-        Run(short).play(RunFolder.create(tmp_path / "cut", short), KillAfter(1))
+        new_run(short).play(RunFolder.create(tmp_path / "cut", short), KillAfter(1))
     succeed(tmp_path, "resume", "cut", "--quiet")
     result = result_of(tmp_path / "cut")
     assert (result["rounds"], result["stopped"]) == (1, "time budget")
@@ -285,7 +285,7 @@ def unfinished(tmp_path: Path) -> Path:
     """A run that was killed in round 4 of 5, its last checkpoint after round 2."""
     plan = experiment("fedproto", "stacked")
     with pytest.raises(Killed):
-        Run(plan).play(RunFolder.create(tmp_path / "run", plan), KillAfter(3))
+        new_run(plan).play(RunFolder.create(tmp_path / "run", plan), KillAfter(3))
     return tmp_path / "run"
 
 

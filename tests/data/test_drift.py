@@ -12,7 +12,7 @@ from protofed.data.drift import gradual, sudden
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.runs.progress import Progress
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 
 TINY: dict[str, Any] = {"dataset": "digits", "clients": 4, "alpha": 0.1, "rounds": 4, "model": "mlp", "train_size": 200}
 
@@ -54,7 +54,9 @@ def test_engines_agree_and_the_result_tells(kind: Literal["sudden", "gradual"]) 
     runs = []
     engines: tuple[Literal["sequential", "stacked"], ...] = ("sequential", "stacked")
     for engine in engines:
-        run = Run(Experiment(method="mp-fedcl", engine=engine, drift=kind, precision="float64", eval_every=9, **TINY))
+        run = new_run(
+            Experiment(method="mp-fedcl", engine=engine, drift=kind, precision="float64", eval_every=9, **TINY)
+        )
         runs.append((run, run.play(None, Progress())))
     for name, tensor in runs[0][0].state().items():
         torch.testing.assert_close(runs[1][0].state()[name], tensor, atol=1e-9, rtol=1e-9)
@@ -66,7 +68,7 @@ def test_engines_agree_and_the_result_tells(kind: Literal["sudden", "gradual"]) 
 
 
 def test_without_drift_nothing_is_said() -> None:
-    run = Run(Experiment(method="fedavg", **{**TINY, "rounds": 1}))
+    run = new_run(Experiment(method="fedavg", **{**TINY, "rounds": 1}))
     assert run.play(None, Progress()).drift is None
 
 

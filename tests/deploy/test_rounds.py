@@ -27,7 +27,7 @@ from protofed.experiment import Experiment
 from protofed.messages import Upload
 from protofed.prototypes import Prototypes
 from protofed.runs.network_label import read_network_label
-from protofed.runs.run import Run
+from protofed.runs.run import Run, new_run
 from protofed.server.participation import participants
 from protofed.trust.screening import RefusedError
 from tests.engines.test_alone import METHODS, experiment
@@ -41,7 +41,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def sequential(asked: Experiment) -> Run:
-    run = Run(asked)
+    run = new_run(asked)
     for _ in range(asked.rounds):
         run.play_round()
     return run
@@ -521,7 +521,7 @@ def test_a_run_without_enough_clients_says_what_was_wrong_with_those_that_came(t
 
 
 def test_images_of_which_the_server_would_make_too_many_are_refused() -> None:
-    clients = server.Clients(Loopback({}), experiment("fedproto"), Settings(), "run")
+    clients = server.Connections(Loopback({}), experiment("fedproto"), Settings(), "run")
     said: dict[str, Any] = {"id": 1, "samples": 10, "shape": [3, 224, 224], "classes": ["a", "b"], "domains": ["a"]}
     said["brings"] = False
     assert clients._read_hello(1, pack(said))[0][0] == 1

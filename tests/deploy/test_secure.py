@@ -23,7 +23,7 @@ from protofed.deploy.server_settings import Settings
 from protofed.deploy.wire import pack, read_book, size, spelt
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 from protofed.trust.screening import RefusedError
 from protofed.trust.secagg import PUBLIC, Words, added, integers
 from tests.deploy.test_rounds import QUICK, lines, sequential
@@ -419,4 +419,4 @@ def test_what_belongs_to_whom_is_read_back_or_refused() -> None:
 @pytest.mark.parametrize("engine", ["auto", "sequential", "stacked"])
 def test_secure_aggregation_is_for_a_network(engine: str) -> None:
     with pytest.raises(UserError, match="only over a network"):
-        Run(Experiment.from_mapping({"engine": engine, "secure": True, "train_size": 100, "device": "cpu"}))
+        new_run(Experiment.from_mapping({"engine": engine, "secure": True, "train_size": 100, "device": "cpu"}))

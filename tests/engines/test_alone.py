@@ -13,7 +13,7 @@ from protofed.messages import Upload
 from protofed.methods.base import Clock
 from protofed.models import build
 from protofed.randomness import key
-from protofed.runs.run import Run
+from protofed.runs.run import Run, new_run
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedproto": {"model": "cnn-18,cnn", "params": {"initial": "own"}},  # two architectures
@@ -40,12 +40,12 @@ def alone(whole: Run, number: int) -> Run:
     """One client of a run, in a run of its own."""
     everyone = whole.federation
     only = replace(everyone, clients=(everyone.clients[number],), numbers=(number,), size=len(everyone.clients))
-    return Run(whole.experiment, federation=only)
+    return new_run(whole.experiment, federation=only)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_client_alone_trains_sends_and_scores_as_among_others(method: str) -> None:
-    whole = Run(experiment(method))
+    whole = new_run(experiment(method))
     clients = [alone(whole, number) for number in range(4)]
     for number_of_round in range(3):
         sent, clock = whole.broadcast, Clock(number_of_round, 3, (0, 1, 2, 3), 4, 0)
@@ -61,13 +61,13 @@ def test_a_client_alone_trains_sends_and_scores_as_among_others(method: str) -> 
             (at,) = [(group, group.members.index(k)) for group in own if k in group.members]
             for name, value in mine[0].own.take([0]).items():
                 assert torch.equal(value, at[0].own.take([at[1]])[name]), name
-            scores = client.evaluator(whole.method.send(whole.broadcast, k))
+            scores = client.clients.evaluate(whole.method.send(whole.broadcast, k))
             assert scores.per_client == {name: [values[k]] for name, values in line.per_client.items()}
 
 
 @pytest.mark.parametrize("initial", ["common", "own"])
 def test_initial_weights_are_common_or_drawn_for_each_client(initial: str) -> None:
-    run = Run(replace(experiment("fedproto"), params={"initial": initial}))
+    run = new_run(replace(experiment("fedproto"), params={"initial": initial}))
     for group, model in zip(run.engine.groups, ("cnn-18", "cnn"), strict=True):
         for row, number in enumerate(group.members):
             address = (0, "weights", number) if initial == "own" else (0, "weights")
@@ -77,9 +77,9 @@ def test_initial_weights_are_common_or_drawn_for_each_client(initial: str) -> No
 
 
 def test_some_clients_of_a_federation_have_their_numbers() -> None:
-    whole = Run(experiment("fedproto"))
+    whole = new_run(experiment("fedproto"))
     some = replace(whole.federation, clients=whole.federation.clients[2:], numbers=(2, 3), size=4)
     assert list(some.members) == [2, 3]
     assert (some.total, whole.federation.total) == (4, 4)
-    run = Run(whole.experiment, federation=some)
+    run = new_run(whole.experiment, federation=some)
     assert [group.members for group in run.engine.groups] == [(2, 3)]  # both of the second half: one architecture

@@ -41,8 +41,8 @@ def test_the_faster_one_is_taken(asked: list[str]) -> None:
     run = play("fedavg", engine="auto", rounds=1)
     assert run.engine.name == "stacked"
     assert set(asked) == {"sequential", "stacked"}
-    assert "all at once 500 ms" in run.engine_reason
-    assert "one after the other 1e+03 ms" in run.engine_reason
+    assert "all at once 500 ms" in run.setup.engine_reason
+    assert "one after the other 1e+03 ms" in run.setup.engine_reason
     assert (run.experiment.engine, run.experiment.width) == ("stacked", None)  # so it runs again the same way
 
 
@@ -94,7 +94,7 @@ def test_a_trial_leaves_nothing_behind(cache: Path) -> None:
 def test_measured_for_real(capsys: pytest.CaptureFixture[str]) -> None:
     run = play("fedavg", engine="auto", rounds=1)
     assert isinstance(run.engine, Sequential | Stacked)
-    assert re.fullmatch(r"measured for a client and step: (.+ [\d.e+]+ ms(, )?){2,4}", run.engine_reason)
+    assert re.fullmatch(r"measured for a client and step: (.+ [\d.e+]+ ms(, )?){2,4}", run.setup.engine_reason)
     assert not capsys.readouterr().out
 
 

@@ -28,7 +28,7 @@ from protofed.experiment import Experiment
 from protofed.prototypes import Prototypes
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
-from protofed.runs.run import Run
+from protofed.runs.run import Run, new_run
 from tests.evaluation.test_accuracy import two_domains
 from tests.support.command_line import TINY, Outcome, finish, invoke, result_of, rounds_of, succeed
 from tests.support.nets import PARAMS, SETTINGS, UNEQUAL, Noisy, Norm, Plain, federation
@@ -57,7 +57,7 @@ def played(method: str, ranks: Ranks = ALONE) -> Run:
     given |= {"precision": "float64", "device": "cpu", "public": "digits", "rounds": 3}
     given |= SETTINGS.get(method, {}) | RUNS[method] | {"method": method, "params": PARAMS.get(method, {})}
     models, clients = given.pop("models", [Plain]), given.pop("clients", five)()
-    run = Run(Experiment(**given), federation=clients, models=models, ranks=ranks)
+    run = new_run(Experiment(**given), federation=clients, models=models, ranks=ranks)
     for _ in range(3):
         run.play_round()
     return run
@@ -74,7 +74,7 @@ def one_of_two(folder: str) -> None:
                 save_file(state, place / f"{method}-{ranks.number}.safetensors")
                 (place / f"{method}-{ranks.number}.json").write_text(json.dumps([one.to_json() for one in run.history]))
             opened = RunFolder.open(place / "continued")
-            run = Run(opened.experiment(), ranks=ranks)
+            run = new_run(opened.experiment(), ranks=ranks)
             run.restore(opened)
             run.play(opened if ranks.number == 0 else None, Progress())
             if ranks.number == 1:

@@ -16,7 +16,7 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.methods import METHODS
 from protofed.methods.base import Clock
-from protofed.runs.run import Run
+from protofed.runs.run import Run, new_run
 from tests.support.nets import CLASSES, Norm, Part, assert_same_run, federation, gap, own, play
 
 # What differs from the method's defaults, for every method and for the options that change a loss or a message.
@@ -167,7 +167,7 @@ def test_engines_agree_on_mixed_architectures_and_inputs() -> None:
         {"engine": "stacked"},
         {"engine": "stacked", "params": {"lam": 0.0}},
     )
-    runs = [Run(replace(experiment, **setting), federation=data) for setting in settings]
+    runs = [new_run(replace(experiment, **setting), federation=data) for setting in settings]
     for run in runs:
         assert len(run.engine.groups) == 4  # 8x8: cnn-18 and cnn; 32x32: cnn and cnn-22
         assert run.engine.groups[0].test.images.shape[1:] != run.engine.groups[-1].test.images.shape[1:]

@@ -13,6 +13,7 @@ from torch import Tensor
 from protofed.data import Client, Dataset, Federation, Samples, Split, federate
 from protofed.engines.client_group import Group, State
 from protofed.models import build
+from protofed.runs.clients import LocalClients
 from protofed.runs.run import Run
 from tests.reference import prototypes as reference
 from tests.support.nets import Norm, Plain, federation, images, play, source
@@ -196,9 +197,9 @@ def test_evaluation_in_pieces_is_evaluation_at_once(
     method: str, where: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = played(method)
-    expected = run.evaluator(run.broadcast)
+    expected = run.clients.evaluate(run.broadcast)
     monkeypatch.setattr(f"protofed.{where}", value)
-    result = run.evaluator(run.broadcast)
+    result = run.clients.evaluate(run.broadcast)
     assert result == expected
     assert run.history[-1].per_client == expected.per_client
 
@@ -215,12 +216,12 @@ def test_few_models_are_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> No
         return take(rows)
 
     monkeypatch.setattr(run.engine.groups[0].own, "take", note)
-    run.evaluator(run.broadcast)
+    run.clients.evaluate(run.broadcast)
     size = run.engine.groups[0].own.layout.size
     monkeypatch.setattr(module, "MODEL_BYTES", 3 * size)
-    run.evaluator(run.broadcast)
+    run.clients.evaluate(run.broadcast)
     monkeypatch.setattr(type(run.engine), "tested_at_once", 2)
-    run.evaluator(run.broadcast)
+    run.clients.evaluate(run.broadcast)
     assert taken == [[0, 1, 2, 3], [0, 1, 2], [3], [0, 1], [2, 3]]
 
 
@@ -275,7 +276,8 @@ def test_the_averaged_model_is_asked_once_however_many_clients_there_are(
 
     monkeypatch.setattr(run.engine, "forward", counted)
     monkeypatch.setattr(run.engine, "width", 1)
-    monkeypatch.setattr(run.evaluator, "validates", False)
-    run.evaluator(run.broadcast)
+    assert isinstance(run.clients, LocalClients)
+    monkeypatch.setattr(run.clients.evaluator, "validates", False)
+    run.clients.evaluate(run.broadcast)
     pool = len(run.federation.clients[0].pool)
     assert images == {"own": 4 * pool, "global": pool}

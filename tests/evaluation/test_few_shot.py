@@ -19,7 +19,7 @@ from protofed.errors import UserError
 from protofed.evaluation.few_shot import QUERIES, Episodes, draw, interval
 from protofed.experiment import Experiment
 from protofed.runs.progress import Progress
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 from tests.support.command_line import result_of, succeed
 from tests.support.nets import assert_same_run
 
@@ -119,7 +119,7 @@ def test_novel_classes_are_kept_out_of_training_and_tests() -> None:
 
 
 def test_the_averaged_model_plays_them_after_each_evaluated_round() -> None:
-    run = Run(small(precision="float64"))
+    run = new_run(small(precision="float64"))
     result = run.play(None, Progress())
     name = "global/novel/3-way-5-shot"
     assert run.federation.novel is not None
@@ -137,7 +137,7 @@ def test_the_averaged_model_plays_them_after_each_evaluated_round() -> None:
 
 
 def test_without_an_averaged_model_every_client_plays_them() -> None:
-    run = Run(small(method="fedproto", lr=0.2))
+    run = new_run(small(method="fedproto", lr=0.2))
     result = run.play(None, Progress())
     found = result.accuracy["own/novel/3-way-5-shot"]
     assert len(set(found.per_client)) > 1
@@ -149,7 +149,7 @@ def test_without_an_averaged_model_every_client_plays_them() -> None:
 
 @pytest.mark.parametrize("method", ["fedproto", "fedavg"])
 def test_engines_agree_on_episodes(method: str) -> None:
-    runs = [Run(small(method=method, engine=engine, precision="float64")) for engine in ("sequential", "stacked")]
+    runs = [new_run(small(method=method, engine=engine, precision="float64")) for engine in ("sequential", "stacked")]
     results = [run.play(None, Progress()) for run in runs]
     assert_same_run(runs[0], runs[1])
     assert len({found.interval for result in results for found in result.accuracy.values() if found.interval}) == 1
@@ -157,7 +157,7 @@ def test_engines_agree_on_episodes(method: str) -> None:
 
 def test_a_federation_of_ones_own_may_have_novel_classes() -> None:
     data = federation_of(small())
-    run = Run(small(novel=0), federation=data)
+    run = new_run(small(novel=0), federation=data)
     assert "global/novel/3-way-5-shot" in run.play(None, Progress()).accuracy
     assert data.novel is not None
     narrow = replace(data.novel, images=data.novel.images[..., :4])
@@ -176,7 +176,7 @@ def test_a_federation_of_ones_own_may_have_novel_classes() -> None:
 )
 def test_wrong_input_is_named(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        Run(small(**settings))
+        new_run(small(**settings))
 
 
 def test_the_run_folder_and_the_tables_have_the_interval(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from protofed.deploy import wire
 from protofed.deploy.client import Owner, _answer, _plain
 from protofed.deploy.client_memory import ClientMemory
 from protofed.deploy.federation import FederationFolder
-from protofed.deploy.server import Clients, Remote
+from protofed.deploy.server import Connections, Remote
 from protofed.deploy.server_settings import Settings, read_nodes
 from protofed.errors import UserError
 from protofed.evaluation.accuracy import Evaluation
@@ -57,7 +57,7 @@ from protofed.runs.folder import RunFolder
 from protofed.runs.network_label import read_network_label
 from protofed.runs.progress import Progress
 from protofed.runs.result import Result
-from protofed.runs.run import Run
+from protofed.runs.run import Run, new_run
 from protofed.serving.add_class import read_held_out
 from protofed.serving.export import export
 from protofed.serving.input_images import read as read_images
@@ -158,7 +158,7 @@ def _facts(**facts: Any) -> Callable[[Path], object]:
 
 
 def _read_hello(folder: Path) -> object:
-    clients = Clients(cast(Grid, None), Experiment(), Settings(), "run")
+    clients = Connections(cast(Grid, None), Experiment(), Settings(), "run")
     (number, known), _ = clients._read_hello(1, _content(folder))
     clients._bind(1, number, known)
     return clients
@@ -169,7 +169,7 @@ def _read_answer(folder: Path) -> object:
 
 
 def _read_scores(folder: Path) -> object:
-    clients = Clients(cast(Grid, None), Experiment(), Settings(), "run")
+    clients = Connections(cast(Grid, None), Experiment(), Settings(), "run")
     asked = SimpleNamespace(
         scores=SCORES.per_client.keys(), federation=SimpleNamespace(domains=("a", "b")), clients=clients
     )
@@ -243,7 +243,7 @@ def _played() -> Path:
     """A run of two rounds, kept for as long as the process lives."""
     place = Path(tempfile.mkdtemp(prefix="protofed-fuzz-run-"))
     given = {"method": "mp-fedcl", "model": "cnn", "train_size": 60, "clients": 2, "rounds": 2, "params": {"k": 2}}
-    run = Run(Experiment.from_mapping({**given, "device": "cpu", "engine": "sequential", "split": "iid"}))
+    run = new_run(Experiment.from_mapping({**given, "device": "cpu", "engine": "sequential", "split": "iid"}))
     folder = RunFolder.create(place / "run", run.experiment)
     run.play(folder, Progress())
     small = {"points": torch.tensor([[0, 1, 0, 0], [1, 1, 1, 0]]), "marks": torch.tensor([[0, 1, 0]])}
@@ -289,7 +289,7 @@ def _read_result(folder: Path) -> None:
 
 @functools.cache
 def _run() -> Run:
-    return Run(RunFolder.open(_played()).experiment())
+    return new_run(RunFolder.open(_played()).experiment())
 
 
 def _read_resume(folder: Path) -> None:

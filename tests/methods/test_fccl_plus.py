@@ -19,7 +19,7 @@ from protofed.methods.base import Batch, Clock, Turn
 from protofed.methods.fccl_plus import FCCLPlus
 from protofed.models.net import Net
 from protofed.models.output import Output
-from protofed.runs.run import Run
+from protofed.runs.run import Run, new_run
 from tests.support.nets import Norm, Plain, assert_same_run, federation, gap, own
 
 SETTINGS = Experiment(
@@ -38,7 +38,7 @@ METHOD = FCCLPlus(public_images=40, public_batch=16)
 
 def play(method: FCCLPlus, engine: str, model: Callable[..., nn.Module] = Norm, **changes: object) -> Run:
     settings = Experiment.from_mapping({**vars(SETTINGS), "engine": engine, **changes})
-    run = Run(settings, method=method, federation=federation(), models=[model])
+    run = new_run(settings, method=method, federation=federation(), models=[model])
     for _ in range(settings.rounds):
         run.play_round()
     return run
@@ -68,20 +68,21 @@ def test_a_round_is_public_images_with_the_own_models_then_training_from_their_m
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = Experiment.from_mapping({**vars(SETTINGS), "engine": "sequential", "participation": 1.0})
-    run = Run(settings, method=METHOD, federation=federation(), models=[Norm])
+    run = new_run(settings, method=METHOD, federation=federation(), models=[Norm])
     engine, calls = run.engine, []
-    step, train = engine.public_step, engine.train
+    step, train = engine.step_on, engine.train
 
-    def public_step(group: Group, states: State, *rest: Any) -> dict[str, Tensor]:
-        calls.append(("public", dict(states), step(group, states, *rest)))
-        return calls[-1][2]
+    def step_on(group: Group, states: State, *rest: Any) -> dict[str, Tensor]:
+        after = step(group, states, *rest)
+        calls.append(("public", dict(states), after))
+        return after
 
     def trained(group: Group, rows: list[int], turns: Turns, *rest: Any) -> Any:
         result = train(group, rows, turns, *rest)
         calls.append(("train", group.start(rows, turns), result[0]))
         return result
 
-    monkeypatch.setattr(engine, "public_step", public_step)
+    monkeypatch.setattr(engine, "step_on", step_on)
     monkeypatch.setattr(engine, "train", trained)
     run.play_round()
     run.play_round()
@@ -170,7 +171,7 @@ def test_bytes_count_the_exchange_on_public_images() -> None:
 
 def test_it_needs_public_images() -> None:
     with pytest.raises(UserError, match="--public"):
-        Run(replace(SETTINGS, public=None), method=METHOD, federation=federation())
+        new_run(replace(SETTINGS, public=None), method=METHOD, federation=federation())
 
 
 def test_public_images_of_another_shape_are_fitted() -> None:

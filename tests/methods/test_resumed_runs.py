@@ -19,7 +19,7 @@ from protofed.methods.fedrep import FedRep
 from protofed.methods.fedsc import FedSC
 from protofed.methods.moon import Moon
 from protofed.runs.progress import Progress
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 from tests.support import cluster_runs, relation_runs, server_runs, whole_runs
 from tests.support.nets import Noisy, federation, gap, play
 from tests.support.resumed_runs import saved
@@ -87,7 +87,7 @@ def test_relations_go_on_to_the_same_state(tmp_path: Path, method: Method) -> No
 def test_servers_go_on_with_what_they_keep(tmp_path: Path, method: str, params: dict[str, Any], engine: str) -> None:
     whole = server_runs.played(method, engine, **params)
     first = play(method, params, engine, rounds=2)
-    second = Run(whole.experiment, federation=federation(), models=[Noisy])
+    second = new_run(whole.experiment, federation=federation(), models=[Noisy])
     second.restore(saved(first, tmp_path / "run"))
     assert len(second.history) == 2
     while not second.over():

@@ -26,7 +26,7 @@ from protofed.experiment import Experiment
 from protofed.models import build
 from protofed.models.encoder import CARD, Encoder, EncoderCard, imported
 from protofed.runs.progress import Progress
-from protofed.runs.run import Run
+from protofed.runs.run import Run, new_run
 from tests.support.nets import assert_same_run, gap
 
 CPU = torch.device("cpu")
@@ -43,7 +43,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run() -> Run:
     """A classifier, trained a little in one place."""
     central: dict[str, Any] = {"method": "local", "split": "iid", "clients": 1, "model": "cnn", "rounds": 2}
-    trained = Run(Experiment(**central, train_size=200, engine="sequential", device="cpu", momentum=0.9))
+    trained = new_run(Experiment(**central, train_size=200, engine="sequential", device="cpu", momentum=0.9))
     trained.play(None, Progress())
     return trained
 
@@ -151,7 +151,7 @@ def small(**settings: Any) -> Experiment:
 
 
 def played(experiment: Experiment, federation: Federation | None = None) -> Run:
-    run = Run(experiment, federation=federation)
+    run = new_run(experiment, federation=federation)
     run.play(None, Progress())
     return run
 
@@ -196,7 +196,7 @@ def test_features_of_ones_own_are_normalised_like_images() -> None:
     features = torch.randn(8, 5, 1, 1, generator=torch.Generator().manual_seed(1)) * 3 + 2
     samples = replace(load("digits").train.take(torch.arange(8)), images=features)
     client = Client.of(samples, samples)
-    group = Run(small(min_size=1), federation=Federation((client,), tuple("0123456789"))).engine.groups[0]
+    group = new_run(small(min_size=1), federation=Federation((client,), tuple("0123456789"))).engine.groups[0]
     seen_by_model = group.pixels(features)
     assert_close(seen_by_model.mean(0), torch.zeros_like(seen_by_model[0]), atol=1e-6, rtol=0)
     assert_close(seen_by_model.std(0, correction=0), torch.ones_like(seen_by_model[0]), atol=1e-6, rtol=0)
@@ -209,12 +209,12 @@ def test_features_of_ones_own_are_normalised_like_images() -> None:
 )
 def test_what_the_encoder_decides_cannot_be_said_twice(settings: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="encoder knows"):
-        Run(small(encoder="e.safetensors", **settings))
+        new_run(small(encoder="e.safetensors", **settings))
 
 
 def test_an_encoder_is_not_for_a_federation_of_ones_own(file: Path) -> None:
     with pytest.raises(UserError, match="federation of your own"):
-        Run(small(encoder=str(file)), federation=federation_of(small()))
+        new_run(small(encoder=str(file)), federation=federation_of(small()))
 
 
 # Files that are none.

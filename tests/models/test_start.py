@@ -14,7 +14,7 @@ from protofed.experiment import Experiment
 from protofed.models import build
 from protofed.models.encoder import Encoder, EncoderCard
 from protofed.models.start import start_from
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 from tests.support.command_line import result_of, succeed
 
 
@@ -33,7 +33,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_all_but_stem_and_head_come_from_the_file(file: Path) -> None:
-    given, plain, run = load_file(file), Run(tiny()), Run(tiny(start=str(file)))
+    given, plain, run = load_file(file), new_run(tiny()), new_run(tiny(start=str(file)))
     drawn, found = plain.engine.groups[0].own.initial, run.engine.groups[0].own.initial
     anew = [name for name in found if name.split(".")[0] in ("stem", "head")]
     assert "stem.0.weight" in anew
@@ -56,13 +56,13 @@ def test_what_has_another_shape_is_left_as_drawn_and_named(file: Path, tmp_path:
     tensors["stages.0.0.first.0.weight"] = torch.zeros(3)
     del tensors["stages.3.0.second.1.bias"]
     save_file(tensors, tmp_path / "other.safetensors")
-    anew = Run(tiny(start=str(tmp_path / "other.safetensors"))).engine.groups[0].drawn_anew
+    anew = new_run(tiny(start=str(tmp_path / "other.safetensors"))).engine.groups[0].drawn_anew
     kept = [name for name in anew if name.startswith("stages.")]
     assert kept == ["stages.0.0.first.0.weight", "stages.3.0.second.1.bias"]
 
 
 def test_a_method_may_add_to_the_model_afterwards(file: Path) -> None:
-    found = Run(tiny(method="moon", params={"projection": True}, start=str(file))).engine.groups[0].own.initial
+    found = new_run(tiny(method="moon", params={"projection": True}, start=str(file))).engine.groups[0].own.initial
     assert torch.equal(found["body.stages.0.0.first.0.weight"], load_file(file)["stages.0.0.first.0.weight"])
 
 
@@ -89,4 +89,4 @@ def test_a_file_that_gives_nothing_is_refused(file: Path, tmp_path: Path, damage
         case "another model":
             save_file({"conv1.weight": torch.zeros(3)}, path)
     with pytest.raises(UserError, match=r"--start: '.*start.safetensors'"):
-        Run(tiny(start=str(path)))
+        new_run(tiny(start=str(path)))

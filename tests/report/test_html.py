@@ -22,7 +22,7 @@ from protofed.report.html import content, gather, write_report
 from protofed.report.html.figures import latex
 from protofed.report.html.page import page
 from protofed.report.html.statistics import verdict
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 from tests.support.command_line import TINY, invoke, succeed
 
 SMALL: dict[str, Any] = {"dataset": "digits", "train_size": 90, "clients": 3, "device": "cpu", "threads": 1}
@@ -109,7 +109,7 @@ def test_files_and_folders_are_not_mistaken(comparison: Path, tmp_path: Path) ->
 
 
 def test_the_look_sees_what_the_evaluation_counts() -> None:
-    run = Run(Experiment.from_mapping({**SMALL, "method": "fedproto", "rounds": 1, "eval_every": 1}))
+    run = new_run(Experiment.from_mapping({**SMALL, "method": "fedproto", "rounds": 1, "eval_every": 1}))
     run.play_round()
     seen = run.snapshot()
     assert run.method.score == "own/own/nearest" == f"{seen.model}/own/{seen.rule}"
@@ -124,7 +124,7 @@ def test_the_look_sees_what_the_evaluation_counts() -> None:
 
 
 def test_a_look_is_read_as_it_was_written(tmp_path: Path) -> None:
-    run = Run(Experiment.from_mapping({**SMALL, "method": "fedsc", "rounds": 1}))
+    run = new_run(Experiment.from_mapping({**SMALL, "method": "fedsc", "rounds": 1}))
     run.play_round()
     seen = run.snapshot()
     seen.write(tmp_path / "snapshot.safetensors")

@@ -10,7 +10,7 @@ import pytest
 from protofed.experiment import Experiment
 from protofed.runs.progress import Bar, Lines, Progress, Relay, Standing, told_score
 from protofed.runs.result import Accuracy, Result
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 
 FIRST = Standing("fedavg", 0, rounds=4, done=0, engine="stacked engine on cpu (small)")
 SECOND = replace(FIRST, seed=1)
@@ -101,7 +101,7 @@ def test_a_single_run_keeps_its_bar() -> None:
 def test_a_run_says_how_far_it_is() -> None:
     told: list[Standing] = []
     options = {"method": "fedproto", "model": "cnn", "device": "cpu", "train_size": 150, "clients": 3, "rounds": 2}
-    run = Run(Experiment.from_mapping(options | {"seed": 7}))
+    run = new_run(Experiment.from_mapping(options | {"seed": 7}))
     run.play(None, Relay(told.append))
     assert [(standing.label, standing.done, standing.rounds) for standing in told] == [
         ("fedproto seed 7", done, 2) for done in (0, 1, 2)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,20 +17,9 @@ from protofed.messages import Broadcast
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Lines, Progress, Standing
 from protofed.runs.result import Result
-from protofed.runs.run import Interrupted, Run
+from protofed.runs.run import Interrupted, new_run
 from tests.support.command_line import result_of, rounds_of
 from tests.support.nets import Noisy, Plain, play
-
-
-@pytest.fixture(autouse=True)
-def settings_of_the_process() -> Iterator[None]:
-    """As they were before."""
-    threads, environment = torch.get_num_threads(), dict(os.environ)
-    yield
-    torch.set_num_threads(threads)
-    os.environ.clear()
-    os.environ.update(environment)
-    Run(Experiment(train_size=150, device="cpu"))
 
 
 def experiment(**settings: Any) -> Experiment:
@@ -70,7 +57,7 @@ class CtrlC(Progress):
 def test_models_are_tested_every_so_many_rounds_and_at_the_end(tmp_path: Path) -> None:
     every, some = experiment(), experiment(eval_every=2)
     for name, plan in (("every", every), ("some", some)):
-        run = Run(plan)
+        run = new_run(plan)
         run.play(RunFolder.create(tmp_path / name, run.experiment), Progress())
     assert evaluated(tmp_path / "some") == [2, 4, 5]
     for one, other in zip(rounds_of(tmp_path / "every"), rounds_of(tmp_path / "some"), strict=True):
@@ -84,23 +71,23 @@ def test_models_are_tested_every_so_many_rounds_and_at_the_end(tmp_path: Path) -
 
 
 def test_the_round_that_uses_up_the_time_is_tested(tmp_path: Path) -> None:
-    run = Run(experiment(eval_every=3, time_budget=1e-6))
+    run = new_run(experiment(eval_every=3, time_budget=1e-6))
     run.play(RunFolder.create(tmp_path / "run", run.experiment), Progress())
     assert evaluated(tmp_path / "run") == [1]
     assert result_of(tmp_path / "run")["stopped"] == "time budget"
     (tmp_path / "run/result.json").unlink()  # killed just before: the end is still the end
-    again = Run(run.experiment)
+    again = new_run(run.experiment)
     again.restore(RunFolder.open(tmp_path / "run"))
     assert again.play(RunFolder.open(tmp_path / "run"), Progress()).accuracy
 
 
 def stopped_and_resumed(tmp_path: Path, plan: Experiment, after: int) -> None:
     """The same run in `whole`, and in `cut` with a Ctrl-C: it must come to the same end by the same rounds."""
-    Run(plan).play(RunFolder.create(tmp_path / "whole", plan), Progress())
+    new_run(plan).play(RunFolder.create(tmp_path / "whole", plan), Progress())
     with pytest.raises(Interrupted, match=f"round {after} of {plan.rounds}"):
-        Run(plan).play(RunFolder.create(tmp_path / "cut", plan), CtrlC(after - 1))
+        new_run(plan).play(RunFolder.create(tmp_path / "cut", plan), CtrlC(after - 1))
     assert evaluated(tmp_path / "cut")[-1] == after
-    again, folder = Run(plan), RunFolder.open(tmp_path / "cut")
+    again, folder = new_run(plan), RunFolder.open(tmp_path / "cut")
     again.restore(folder)
     again.play(folder, Progress())
     assert result_of(tmp_path / "cut") == result_of(tmp_path / "whole")
@@ -130,13 +117,13 @@ def test_a_drift_is_tested_where_the_uninterrupted_run_tests_it(tmp_path: Path, 
 @pytest.mark.parametrize("kind", ["sudden", "gradual"])
 def test_a_run_that_is_killed_before_its_end_is_written_ends_with_the_drifted_data(tmp_path: Path, kind: str) -> None:
     """Its last round is in the checkpoint, so that no further round moves the data."""
-    run = Run(experiment(drift=kind, rounds=4))
+    run = new_run(experiment(drift=kind, rounds=4))
     folder = RunFolder.create(tmp_path / "run", run.experiment)
     run.play(folder, Progress())
     whole = Snapshot.read(folder.snapshot)
     folder.snapshot.unlink()
     folder.result.unlink()
-    again = Run(folder.experiment())
+    again = new_run(folder.experiment())
     again.restore(folder)
     again.play(folder, Progress())
     assert run.drift is not None
@@ -147,7 +134,7 @@ def test_a_run_that_is_killed_before_its_end_is_written_ends_with_the_drifted_da
 
 
 def test_progress_copes_with_rounds_that_are_not_tested(capsys: pytest.CaptureFixture[str]) -> None:
-    Run(experiment(eval_every=2, rounds=3)).play(None, Lines())
+    new_run(experiment(eval_every=2, rounds=3)).play(None, Lines())
     said = [line for line in capsys.readouterr().err.splitlines() if ": round" in line]
     assert ["%" in line for line in said] == [False, True, True]
 
@@ -167,35 +154,18 @@ def test_what_is_sent_to_all_is_measured_once_and_counted_for_each(monkeypatch: 
     assert line.bytes_down == 5 * size(asked[0])
 
 
-@pytest.mark.parametrize(
-    ("precision", "fast"), [("float32", False), ("float64", False), ("tf32", True), ("bf16", True)]
-)
-def test_tf32_is_used_where_it_was_asked_for(precision: str, fast: bool) -> None:
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = not fast
-    run = Run(experiment(precision=precision))
-    assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == fast
-    kept = torch.float64 if precision == "float64" else torch.float32
-    assert {value.dtype for value in run.engine.groups[0].own.initial.values() if value.is_floating_point()} == {kept}
-
-
-def test_deterministic_holds_for_the_runs_that_ask_for_it() -> None:
-    Run(experiment(deterministic=True))
-    assert torch.are_deterministic_algorithms_enabled()
-    assert torch.backends.cudnn.deterministic
-    assert not torch.backends.cudnn.benchmark
-    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-    Run(experiment())
-    assert not torch.are_deterministic_algorithms_enabled()
-    assert not torch.backends.cudnn.deterministic
+@pytest.mark.parametrize(("precision", "kept"), [("float64", torch.float64), ("bf16", torch.float32)])
+def test_weights_are_kept_in_full_precision(precision: str, kept: torch.dtype) -> None:
+    initial = new_run(experiment(precision=precision)).engine.groups[0].own.initial
+    assert {value.dtype for value in initial.values() if value.is_floating_point()} == {kept}
 
 
 def test_a_run_says_how_it_was_made() -> None:
     torch.set_num_threads(2)
-    found = Run(experiment()).experiment
+    found = new_run(experiment()).experiment
     assert (found.threads, found.device) == (2, "cpu")
     assert found.engine in ("sequential", "stacked")
-    given = Run(experiment(threads=1, engine="sequential"))
-    assert torch.get_num_threads() == 1
+    given = new_run(experiment(threads=1, engine="sequential"))
     assert (given.experiment.threads, given.experiment.engine) == (1, "sequential")
     assert given.experiment.width == given.engine.width
 

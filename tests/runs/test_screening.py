@@ -16,7 +16,7 @@ from protofed.methods.base import Trained
 from protofed.methods.fccl_plus import FCCLPlus
 from protofed.methods.fedavg import FedAvg
 from protofed.prototypes import Prototypes
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 from protofed.trust.screening import FAR, refusals
 
 
@@ -85,7 +85,7 @@ OPTIONS: dict[str, Any] = {"device": "cpu", "train_size": 120, "clients": 3, "al
 
 
 def test_a_refused_upload_is_counted_and_the_round_goes_on() -> None:
-    run = Run(Experiment.from_mapping(OPTIONS | {"rounds": 2}), method=Liar())
+    run = new_run(Experiment.from_mapping(OPTIONS | {"rounds": 2}), method=Liar())
     line = run.play_round()
     assert line.left_out == {0: "refused: it holds a number that is not finite"}
     assert (line.participants, len(line.losses or ())) == ([1, 2], 2)
@@ -95,10 +95,10 @@ def test_a_refused_upload_is_counted_and_the_round_goes_on() -> None:
 def test_with_client_level_privacy_it_is_counted_too() -> None:
     pytest.importorskip("dp_accounting")
     asked = {"rounds": 2, "privacy": "client", "clip": 1.0, "noise": 1.0}
-    run = Run(Experiment.from_mapping(OPTIONS | asked), method=Liar())
+    run = new_run(Experiment.from_mapping(OPTIONS | asked), method=Liar())
     assert run.play_round().left_out == {0: "refused: it holds a number that is not finite"}
     assert all(bool(tensor.isfinite().all()) for tensor in run.broadcast.weights.values())
-    alone = Run(Experiment.from_mapping(OPTIONS | asked), method=Liar(every=True)).play_round()
+    alone = new_run(Experiment.from_mapping(OPTIONS | asked), method=Liar(every=True)).play_round()
     assert len(alone.left_out) == 3  # and the round goes on, with nothing but noise
 
 
@@ -112,7 +112,7 @@ def test_what_is_made_of_public_images_is_checked_too() -> None:
             return Upload(sent.weights, sent.prototypes, numbers)
 
     asked = {"rounds": 1, "public": "digits", "engine": "sequential", "clients": 3, "lr": 0.001}
-    run = Run(Experiment.from_mapping(OPTIONS | asked), method=NotANumber(public_images=64, public_batch=32))
+    run = new_run(Experiment.from_mapping(OPTIONS | asked), method=NotANumber(public_images=64, public_batch=32))
     line = run.play_round()
     assert line.left_out == {0: "of public images: refused: it holds a number that is not finite"}
     assert line.participants == [0, 1, 2]  # what it trains afterwards, from what the others agreed on, is welcome
@@ -120,6 +120,6 @@ def test_what_is_made_of_public_images_is_checked_too() -> None:
 
 
 def test_a_round_of_lies_alone_ends_the_run() -> None:
-    run = Run(Experiment.from_mapping(OPTIONS | {"rounds": 1}), method=Liar(every=True))
+    run = new_run(Experiment.from_mapping(OPTIONS | {"rounds": 1}), method=Liar(every=True))
     with pytest.raises(LostError, match="every upload of round 1 was refused"):
         run.play_round()

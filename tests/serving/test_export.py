@@ -18,7 +18,7 @@ from protofed.models.encoder import Encoder, EncoderCard
 from protofed.prototypes import nearest_class
 from protofed.runs.folder import RunFolder
 from protofed.runs.result import Result
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 from protofed.serving.add_class import read_held_out
 from protofed.serving.card import Rule
 from protofed.serving.export import export
@@ -67,7 +67,7 @@ def test_every_method_is_exported_and_asked(method: str, tmp_path: Path) -> None
 def test_a_model_answers_as_its_client_did(tmp_path: Path) -> None:
     folder = play(tmp_path / "run", plan("fedproto", rounds=2))
     model = export(folder, client=1).predictor
-    run = Run(folder.experiment())
+    run = new_run(folder.experiment())
     run.restore(folder)
     images, _ = digits(60)
     group = run.engine.groups[0]
@@ -83,7 +83,7 @@ def test_a_model_answers_as_its_client_did(tmp_path: Path) -> None:
 def test_whose_prototype_it_is_comes_from_the_pool(tmp_path: Path) -> None:
     """Of four clients two take part in the last round, each with up to two prototypes a class."""
     folder = play(tmp_path / "run", plan(clients=4, participation=0.5, rounds=2))
-    run = Run(folder.experiment())
+    run = new_run(folder.experiment())
     run.restore(folder)
     who, sets = run.history[-1].participants, run.broadcast.prototypes["pool"]
     flat = export(folder).predictor.pool.flat()
@@ -111,7 +111,7 @@ def test_a_bounded_pool_is_of_clusters(tmp_path: Path) -> None:
 def test_without_prototypes_of_the_method_they_are_class_means(tmp_path: Path) -> None:
     folder = play(tmp_path / "run", plan("fedavg"))
     everyone, alone = export(folder).predictor, export(folder, client=2).predictor
-    counts = Run(folder.experiment()).federation.counts
+    counts = new_run(folder.experiment()).federation.counts
     pool = everyone.pool
     for client in range(3):
         held = torch.where(pool.clients == client, pool.prototypes.counts, 0).sum(1)

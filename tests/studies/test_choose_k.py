@@ -16,7 +16,7 @@ from protofed.experiment import Experiment
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
 from protofed.runs.result import Result
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 from protofed.studies.choose_k import Candidate, Choice, _silhouette, best_of, certainty, silhouettes
 from protofed.studies.comparison import Spread
 
@@ -103,7 +103,7 @@ def test_a_silhouette_is_that_of_the_definition() -> None:
 def trained(path: Path, **options: Any) -> Result:
     """A run with K = 1, of which only the folder is needed."""
     small = {"model": "cnn", "device": "cpu", "engine": "sequential", "train_size": 150, "clients": 2, "rounds": 1}
-    run = Run(Experiment.from_mapping({**small, "params": {"k": 1}, **options}))
+    run = new_run(Experiment.from_mapping({**small, "params": {"k": 1}, **options}))
     return run.play(RunFolder.create(path, run.experiment), Progress())
 
 
@@ -137,7 +137,7 @@ def test_features_in_three_groups_a_class_speak_for_three(tmp_path: Path, monkey
 def test_it_looks_at_the_models_that_were_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = trained(tmp_path / "run", alpha=100.0)
     opened = RunFolder.open(tmp_path / "run")
-    before = Run(opened.experiment())
+    before = new_run(opened.experiment())
     initial = next(iter(before.engine.groups[0].own.take([0]).values())).clone()
     seen = []
     embed = Sequential.embed
@@ -154,7 +154,7 @@ def test_it_looks_at_the_models_that_were_trained(tmp_path: Path, monkeypatch: p
 
 def test_it_looks_at_the_data_that_the_run_ended_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = trained(tmp_path / "run", alpha=100.0, drift="sudden", rounds=4)
-    drift = Run(RunFolder.open(tmp_path / "run").experiment()).drift
+    drift = new_run(RunFolder.open(tmp_path / "run").experiment()).drift
     assert drift is not None
     seen = []
     embed = Sequential.embed

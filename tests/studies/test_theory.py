@@ -15,7 +15,7 @@ from protofed.experiment import Experiment
 from protofed.methods import build_method
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 from protofed.studies.theory import (
     Bound,
     Estimates,
@@ -140,7 +140,7 @@ def test_the_gradient_is_what_the_next_step_goes_along(tmp_path: Path) -> None:
     """One step on all data, without momentum: weights change by η ∇L."""
     options = {"method": "fedproto", "model": "cnn", "device": "cpu", "train_size": 150, "clients": 3, "rounds": 3}
     plain = {"batch_size": 200, "momentum": 0.0, "precision": "float64", "lr": 0.1, "engine": "stacked"}
-    run = Run(Experiment.from_mapping(options | plain))
+    run = new_run(Experiment.from_mapping(options | plain))
     folder = RunFolder.create(tmp_path / "run", run.experiment)
     with pytest.raises(Killed):
         run.play(folder, KillAfter(2))
@@ -159,11 +159,11 @@ def test_the_gradient_is_what_the_next_step_goes_along(tmp_path: Path) -> None:
 
 def test_a_point_on_the_way_is_what_the_run_had_there(tmp_path: Path) -> None:
     options = {"method": "mp-fedcl", "model": "cnn", "device": "cpu", "train_size": 150, "clients": 3, "rounds": 4}
-    run = Run(Experiment.from_mapping(options | {"engine": "sequential"}))
+    run = new_run(Experiment.from_mapping(options | {"engine": "sequential"}))
     half = RunFolder.create(tmp_path / "half", run.experiment)
     with pytest.raises(Killed):
         run.play(half, KillAfter(2))
-    run = Run(run.experiment)
+    run = new_run(run.experiment)
     whole = RunFolder.create(tmp_path / "whole", run.experiment)
     run.play(whole, Progress())
     report = examine(whole, points=3)
@@ -177,7 +177,9 @@ def test_a_point_on_the_way_is_what_the_run_had_there(tmp_path: Path) -> None:
 
 
 def test_a_short_run_has_fewer_points_than_asked_for(tmp_path: Path) -> None:
-    run = Run(Experiment.from_mapping({"model": "cnn", "device": "cpu", "train_size": 150, "clients": 3, "rounds": 1}))
+    run = new_run(
+        Experiment.from_mapping({"model": "cnn", "device": "cpu", "train_size": 150, "clients": 3, "rounds": 1})
+    )
     folder = RunFolder.create(tmp_path / "run", run.experiment)
     run.play(folder, Progress())
     assert [point.round for point in examine(folder, points=5).points] == [0, 1]
@@ -197,7 +199,9 @@ def test_losses_are_compared_client_by_client() -> None:
 
 def test_losses_that_are_missing_are_said(tmp_path: Path) -> None:
     """Also where a checkpoint says that there were more rounds, which would all be played."""
-    run = Run(Experiment(method="fedproto", train_size=60, clients=2, rounds=1, split="iid", model="cnn", device="cpu"))
+    run = new_run(
+        Experiment(method="fedproto", train_size=60, clients=2, rounds=1, split="iid", model="cnn", device="cpu")
+    )
     folder = RunFolder.create(tmp_path / "run", run.experiment)
     run.play(folder, Progress())
     folder.rounds.write_text("")

@@ -22,7 +22,7 @@ from protofed.methods.fpl import FPL
 from protofed.models import ModelSpec, Output
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes, cluster_contrast
-from protofed.runs.run import Run
+from protofed.runs.run import Run, new_run
 from tests.engines.test_sequential_reference import DECAY, Federated
 from tests.reference import clusters as slow
 from tests.reference.methods import Learner
@@ -93,7 +93,7 @@ def start(
     """A run that has not begun."""
     values: dict[str, Any] = {"participation": 0.8, "epochs": 2, "batch_size": 8, "lr": 0.02, "lr_decay": DECAY}
     values |= {"weight_decay": 1e-3, "precision": "float64", "device": "cpu", "rounds": 3, "engine": engine} | given
-    return Run(Experiment(**values), method=method, federation=federation(parts, test=30), models=[model])
+    return new_run(Experiment(**values), method=method, federation=federation(parts, test=30), models=[model])
 
 
 @cache

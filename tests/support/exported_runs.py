@@ -12,7 +12,7 @@ from protofed.data import load
 from protofed.experiment import Experiment
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 
 
 def plan(method: str = "mp-fedcl", **settings: Any) -> Experiment:
@@ -25,7 +25,7 @@ def plan(method: str = "mp-fedcl", **settings: Any) -> Experiment:
 
 def play(path: Path, experiment: Experiment, progress: Progress | None = None) -> RunFolder:
     """The folder of a run."""
-    run = Run(experiment)
+    run = new_run(experiment)
     folder = RunFolder.create(path, run.experiment)
     run.play(folder, progress or Progress())
     return folder

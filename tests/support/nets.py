@@ -16,7 +16,7 @@ from protofed.data.sources.digits import digits
 from protofed.experiment import Experiment
 from protofed.methods import METHODS
 from protofed.models import ModelSpec, Output
-from protofed.runs.run import Run
+from protofed.runs.run import Run, new_run
 
 Shape = tuple[int, int, int]
 Part = Mapping[int, int]  # class -> number of samples
@@ -140,7 +140,7 @@ def play(
     given |= {"precision": "float64", "device": "cpu", "public": "digits", "rounds": max(1, rounds)}
     given |= SETTINGS.get(method, {}) | settings
     given |= {"method": method, "params": params or PARAMS.get(method, {}), "engine": engine}
-    run = Run(Experiment(**given), federation=clients or federation(), models=[model])
+    run = new_run(Experiment(**given), federation=clients or federation(), models=[model])
     for _ in range(rounds):
         run.play_round()
     return run

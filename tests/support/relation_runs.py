@@ -20,7 +20,7 @@ from protofed.models import ModelSpec, build
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes
 from protofed.prototypes.relations import Likeness
-from protofed.runs.run import Run
+from protofed.runs.run import Run, new_run
 from tests.reference import class_vectors as slow
 from tests.support.nets import Noisy, Norm, Part, Plain, assert_same_run, federation
 from tests.support.prototype_cases import random_features, random_prototypes
@@ -36,7 +36,7 @@ def start(
     """A run before its first round; three of five unequal clients a round, in float64."""
     given: dict[str, Any] = {"participation": 0.6, "epochs": 2, "batch_size": 8, "lr": 0.02, "weight_decay": 1e-3}
     given |= {"precision": "float64", "device": "cpu", "rounds": 3, "engine": engine} | more
-    return Run(Experiment(**given), method=method, federation=clients or federation(), models=[model])
+    return new_run(Experiment(**given), method=method, federation=clients or federation(), models=[model])
 
 
 def play(method: Method, engine: str = "sequential", rounds: int = 3, **more: Any) -> Run:

@@ -15,7 +15,7 @@ from protofed.experiment import Experiment
 from protofed.methods.base import Clock, Method
 from protofed.methods.fedavg import FedAvg
 from protofed.models import ModelSpec, Output
-from protofed.runs.run import Run
+from protofed.runs.run import Run, new_run
 from tests.reference import plain_rounds as slow
 from tests.support.nets import Part, assert_same_run, federation, gap, own
 
@@ -54,7 +54,7 @@ def run_of(method: Method, engine: str, rounds: int = 3, model: ModelSpec = Rest
     clients = given.pop("clients", None) or federation()
     options: dict[str, Any] = {"participation": 0.6, "epochs": 2, "batch_size": 8, "lr": 0.02, "lr_decay": 0.9}
     options |= {"weight_decay": 1e-3, "precision": "float64", "device": "cpu", "rounds": max(1, rounds), **given}
-    run = Run(Experiment(method="fedavg", engine=engine, **options), method, clients, [model])  # type: ignore[arg-type]
+    run = new_run(Experiment(method="fedavg", engine=engine, **options), method, clients, [model])  # type: ignore[arg-type]
     for _ in range(rounds):
         run.play_round()
     return run

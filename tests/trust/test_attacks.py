@@ -17,7 +17,7 @@ from protofed.methods.base import Clock
 from protofed.prototypes import Prototypes
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 from protofed.trust.attacks import ATTACKS, REVERSED, SCALED, Attack, AttackMemory, find_attack, triggered
 from tests.support.killed import KillAfter, Killed
 
@@ -131,7 +131,7 @@ TINY: dict[str, Any] = {
 def test_every_attack_on_every_kind_of_upload_ends_and_is_defended(name: str, method: str) -> None:
     params = {"lambda1": 1.0} if method == "fedplcc" else {}
     own = {"method": method, "params": params, "attack": name, "defence": "outliers", "rounds": 2, "train_size": 120}
-    run = Run(Experiment.from_mapping(TINY | {"model": "cnn"} | own))
+    run = new_run(Experiment.from_mapping(TINY | {"model": "cnn"} | own))
     run.play(None, Progress())
     line = run.history[-1]
     assert set(line.suspected or ()) <= set(range(5))
@@ -140,7 +140,7 @@ def test_every_attack_on_every_kind_of_upload_ends_and_is_defended(name: str, me
 
 
 def test_accuracies_are_those_of_honest_clients() -> None:
-    run = Run(Experiment.from_mapping(TINY | {"method": "local", "attack": "label-flip"}))
+    run = new_run(Experiment.from_mapping(TINY | {"method": "local", "attack": "label-flip"}))
     assert run.attack is not None
     line = run.play_round()
     each = line.per_client["own/own/head"]
@@ -150,15 +150,17 @@ def test_accuracies_are_those_of_honest_clients() -> None:
 
 def test_a_resumed_run_remembers_what_attackers_remember(tmp_path: Path) -> None:
     experiment = Experiment.from_mapping(TINY | {"method": "fedcda", "attack": "stale-replay"})
-    whole = Run(experiment)
+    whole = new_run(experiment)
     whole.play(None, Progress())
-    cut = Run(experiment)
+    cut = new_run(experiment)
     folder = RunFolder.create(tmp_path / "run", cut.experiment)
     with pytest.raises(Killed):
         cut.play(folder, KillAfter(2))
-    resumed = Run(experiment)
+    resumed = new_run(experiment)
     resumed.restore(folder)
-    assert resumed.memory.keys() == cut.memory.keys() != set()
+    assert resumed.pipeline.attacking is not None
+    assert cut.pipeline.attacking is not None
+    assert resumed.pipeline.attacking.memory.keys() == cut.pipeline.attacking.memory.keys() != set()
     resumed.play(folder, Progress())
     for name, tensor in whole.state().items():
         assert torch.equal(tensor, resumed.state()[name]), name
@@ -168,4 +170,4 @@ def test_attacks_are_for_one_process_and_data_that_stays() -> None:
     with pytest.raises(UserError, match="not for runs over a network"):
         check(Experiment.from_mapping({"attack": "sign-flip", "engine": "flower-sim"}))
     with pytest.raises(UserError, match="does not drift"):
-        Run(Experiment.from_mapping(TINY | {"attack": "sign-flip", "drift": "sudden"}))
+        new_run(Experiment.from_mapping(TINY | {"attack": "sign-flip", "drift": "sudden"}))

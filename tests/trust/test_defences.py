@@ -14,7 +14,7 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
 from protofed.prototypes import Prototypes
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 from protofed.trust import defences
 from protofed.trust.defences import DEFENCES, FEARED, LENGTH, describe, find_defences
 from tests.reference import defences as reference
@@ -178,7 +178,7 @@ def test_a_defence_of_prototypes_serves_mixed_architectures() -> None:
         "train_size": 200,
         "rounds": 2,
     }
-    run = Run(
+    run = new_run(
         Experiment.from_mapping({**options, "device": "cpu", "alpha": 1.0, "defence": "prototype-median,outliers"})
     )
     assert run.play_round().suspected == []

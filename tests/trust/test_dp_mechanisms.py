@@ -33,7 +33,7 @@ from protofed.report.terminal import console, result_table
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
 from protofed.runs.result import Result
-from protofed.runs.run import Run
+from protofed.runs.run import Run, new_run
 from protofed.server.participation import participants
 from protofed.trust.accounting import Release, epsilon
 from protofed.trust.dp_mechanisms import enough, factors, lengths, private_gradient, private_means, private_sum
@@ -50,7 +50,7 @@ def asked(**options: Any) -> Experiment:
 
 
 def played(**options: Any) -> Run:
-    run = Run(asked(**options))
+    run = new_run(asked(**options))
     run.play(None, Progress())
     return run
 
@@ -218,7 +218,7 @@ def test_each_client_takes_part_by_itself_and_sometimes_nobody() -> None:
 @accounted
 @pytest.mark.parametrize("method", ["fedavg", "fedproto", "fednh"])
 def test_a_round_without_anybody_releases_noise_all_the_same(method: str) -> None:
-    run = Run(asked(method=method, privacy="client", clip=1.0, noise=0.1, participation=0.01))
+    run = new_run(asked(method=method, privacy="client", clip=1.0, noise=0.1, participation=0.01))
     before = run.state()
     line = run.play_round()
     assert (line.participants, line.losses, line.bytes_up, line.loss) == ([], [], 0, 0.0)
@@ -284,7 +284,7 @@ def test_gradients_are_clipped_and_noised() -> None:
 @pytest.mark.parametrize("model", ["linear", "cnn"])
 @pytest.mark.parametrize("method", ["fedproto", "fedprox"])
 def test_the_gradient_of_each_sample_is_that_of_a_loop(method: str, model: str) -> None:
-    run = Run(asked(method=method, model=model, privacy="example", clip=1.0, precision="float64"))
+    run = new_run(asked(method=method, model=model, privacy="example", clip=1.0, precision="float64"))
     run.play_round()
     engine, (group,) = run.engine, run.engine.groups
     assert isinstance(engine, Sequential)
@@ -305,7 +305,7 @@ def test_the_gradient_of_each_sample_is_that_of_a_loop(method: str, model: str) 
 
 @accounted
 def test_samples_are_in_a_batch_by_chance_and_a_batch_may_be_empty() -> None:
-    run = Run(asked(privacy="example", clip=1.0, noise=1.0, batch_size=2, epochs=40))
+    run = new_run(asked(privacy="example", clip=1.0, noise=1.0, batch_size=2, epochs=40))
     (group,) = run.engine.groups
     drawn = run.engine.schedule(group, [0, 1], Clock(0, 1)).of([0])
     sizes = (drawn.rows[0] >= 0).sum(1).double()
@@ -314,7 +314,7 @@ def test_samples_are_in_a_batch_by_chance_and_a_batch_may_be_empty() -> None:
     assert sizes.min() == 0
     assert sizes.max() > 2
     assert drawn.rows.max() < group.sizes[0]
-    Run(asked(privacy="example", clip=1.0, noise=1.0, batch_size=2, train_size=30, min_size=2)).play_round()
+    new_run(asked(privacy="example", clip=1.0, noise=1.0, batch_size=2, train_size=30, min_size=2)).play_round()
 
 
 # Without noise and clip.
@@ -357,7 +357,7 @@ def test_with_a_clip_that_nothing_reaches_only_rounding_differs(method: str, pri
 
 
 def test_a_clip_that_everything_reaches_keeps_weights_near_their_start() -> None:
-    run = Run(asked(privacy="client", clip=1e-3))
+    run = new_run(asked(privacy="client", clip=1e-3))
     before = {name: tensor.clone() for name, tensor in run.broadcast.weights.items()}
     run.play_round()
     moved = torch.cat([(run.broadcast.weights[name] - old).flatten() for name, old in before.items()]).norm()
@@ -391,7 +391,7 @@ def test_frozen_features_without_noise_and_clip_give_the_plain_run_to_the_bit(en
 
 @accounted
 def test_means_of_frozen_features_are_noised_once_and_paid_once(encoder: Path) -> None:
-    run = Run(asked(**frozen(encoder, clip=1.0, noise=1.0, rounds=3)))
+    run = new_run(asked(**frozen(encoder, clip=1.0, noise=1.0, rounds=3)))
     first, *rest = [run.engine.round([0, 1, 2], run.broadcast, Clock(n, 3, (0, 1, 2), 3)).uploads for n in range(3)]
     alone = run.engine.round([1], run.broadcast, Clock(2, 3, (1,), 3)).uploads
     for uploads in rest:
@@ -404,7 +404,7 @@ def test_means_of_frozen_features_are_noised_once_and_paid_once(encoder: Path) -
 @accounted
 def test_what_else_is_trained_on_frozen_features_is_trained_with_noise(encoder: Path) -> None:
     for options in ({"model": "head"}, {"params": {"share_weights": True}}):
-        run = Run(asked(**frozen(encoder, clip=1.0, noise=1.0) | options))
+        run = new_run(asked(**frozen(encoder, clip=1.0, noise=1.0) | options))
         assert isinstance(run.engine, Sequential)
         assert run.engine.private
         assert run.privacy is not None
@@ -416,7 +416,7 @@ def test_an_encoder_that_was_trained_on_the_data_is_refused(encoder: Path, priva
     read = Encoder.read(encoder, CPU)
     Encoder(replace(read.card, source="digits"), read.state, CPU).write(encoder)
     with pytest.raises(UserError, match=r"--encoder.*trained on the data that is to be protected"):
-        Run(asked(**frozen(encoder, privacy=privacy)))
+        new_run(asked(**frozen(encoder, privacy=privacy)))
 
 
 # Accounting in a run.
@@ -442,7 +442,7 @@ def test_the_cost_is_that_of_the_client_who_pays_most() -> None:
 def test_a_run_stops_before_the_round_that_exceeds_its_budget(tmp_path: Path) -> None:
     costs = [epsilon([Release(1.0, 1.0, number)], 1e-6) for number in range(1, 6)]
     given = asked(privacy="client", clip=1.0, noise=1.0, delta=1e-6, epsilon=(costs[2] + costs[3]) / 2, rounds=5)
-    run = Run(given)
+    run = new_run(given)
     result = run.play(RunFolder.create(tmp_path / "run", run.experiment), Progress())
     assert (result.rounds, result.stopped) == (3, "privacy budget")
     assert [line["epsilon"] for line in rounds_of(tmp_path / "run")] == pytest.approx(costs[:3], rel=1e-12)
@@ -450,7 +450,7 @@ def test_a_run_stops_before_the_round_that_exceeds_its_budget(tmp_path: Path) ->
     assert (said["privacy"], said["epsilon"], said["delta"]) == ("client", pytest.approx(costs[2]), 1e-6)
     assert replace(Result.read(tmp_path / "run"), folder=None) == replace(result, folder=None)
     with pytest.raises(UserError, match=r"--epsilon: 0\.5 is not usable; the first round takes ε = 5"):
-        Run(replace(given, epsilon=0.5))
+        new_run(replace(given, epsilon=0.5))
 
 
 @accounted
@@ -476,14 +476,14 @@ def test_epsilon_is_printed_with_the_result() -> None:
 )
 def test_a_resumed_run_spends_and_ends_as_an_uninterrupted_one(options: dict[str, Any], tmp_path: Path) -> None:
     given = asked(clip=1.0, rounds=5, epsilon=1e5, **options)
-    whole = Run(given)
+    whole = new_run(given)
     whole.play(RunFolder.create(tmp_path / "whole", whole.experiment), Progress())
     if options["privacy"] == "client":
         assert [] in [line.participants for line in whole.history]
-    cut = Run(given)
+    cut = new_run(given)
     with pytest.raises(Killed):
         cut.play(RunFolder.create(tmp_path / "cut", cut.experiment), KillAfter(3))
-    resumed = Run(given)
+    resumed = new_run(given)
     folder = RunFolder.open(tmp_path / "cut")
     resumed.restore(folder)
     resumed.play(folder, Progress())
@@ -511,8 +511,8 @@ def test_batchnorm_has_no_gradient_of_a_single_sample() -> None:
     pool = digits().test
     data = Federation((Client.of(pool, pool),), digits().classes, ("digits",))
     with pytest.raises(UserError, match=r"--model.*BatchNorm mixes the samples of a batch"):
-        Run(asked(privacy="example", clip=1.0, clients=1), federation=data, models=[Norm])
-    Run(asked(privacy="client", clip=1.0, clients=1), federation=data, models=[Norm]).play_round()
+        new_run(asked(privacy="example", clip=1.0, clients=1), federation=data, models=[Norm])
+    new_run(asked(privacy="client", clip=1.0, clients=1), federation=data, models=[Norm]).play_round()
 
 
 @pytest.mark.parametrize(
@@ -534,13 +534,13 @@ def test_a_method_of_which_it_is_not_known_what_a_sample_does_is_refused(
     method: str, params: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(UserError, match=f"--privacy example, --method: '{method}' is not usable; .*{why}"):
-        Run(asked(method=method, params=params, privacy="example", clip=1.0, public="digits"))
+        new_run(asked(method=method, params=params, privacy="example", clip=1.0, public="digits"))
 
 
 @pytest.mark.parametrize("method", ["mp-fedcl", "fpl", "fedcda", "fesem"])
 def test_a_server_that_needs_each_clients_upload_has_no_client_level_privacy(method: str) -> None:
     with pytest.raises(UserError, match=f"--privacy client, --method: '{method}' is not usable.*each client's own"):
-        Run(asked(method=method, privacy="client", clip=1.0))
+        new_run(asked(method=method, privacy="client", clip=1.0))
 
 
 @pytest.mark.parametrize(
@@ -564,12 +564,12 @@ def test_a_server_that_needs_each_clients_upload_has_no_client_level_privacy(met
 )
 def test_nonsense_is_refused_with_the_reason(options: dict[str, Any], why: str) -> None:
     with pytest.raises(UserError, match=why):
-        Run(asked(**options))
+        new_run(asked(**options))
 
 
 def test_auto_takes_the_engine_that_can() -> None:
-    run = Run(asked(privacy="example", clip=1.0, engine="auto"))
-    assert (run.engine.name, run.engine_reason) == ("sequential", "--privacy example needs it")
+    run = new_run(asked(privacy="example", clip=1.0, engine="auto"))
+    assert (run.engine.name, run.setup.engine_reason) == ("sequential", "--privacy example needs it")
 
 
 # A minimum count, with and without privacy.
@@ -581,7 +581,7 @@ def test_auto_takes_the_engine_that_can() -> None:
 )
 def test_prototypes_of_too_few_samples_never_leave_a_client(method: str, params: dict[str, Any], engine: str) -> None:
     common: dict[str, Any] = {"method": method, "params": params, "engine": engine, "epochs": 2, "alpha": 0.5}
-    every, large = (Run(asked(**common, min_count=least)) for least in (0, 6))
+    every, large = (new_run(asked(**common, min_count=least)) for least in (0, 6))
     (all_of,), (some,) = (
         run.engine.round([0, 1, 2], run.broadcast, Clock(0, 2, (0, 1, 2), 3)).uploads.prototypes.values()
         for run in (every, large)
@@ -595,7 +595,7 @@ def test_prototypes_of_too_few_samples_never_leave_a_client(method: str, params:
 
 
 def test_a_minimum_that_no_class_reaches_leaves_nothing(tmp_path: Path) -> None:
-    run = Run(asked(method="fedproto", min_count=10_000))
+    run = new_run(asked(method="fedproto", min_count=10_000))
     result = run.play(RunFolder.create(tmp_path / "run", run.experiment), Progress())
     assert result.accuracy["own/own/nearest"].last == 0
     assert not run.broadcast.prototypes["global"].filled.any()

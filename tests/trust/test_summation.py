@@ -15,7 +15,7 @@ from protofed.methods import METHODS, build_method
 from protofed.methods.base import Clock, Method
 from protofed.methods.fedproto import FedProto
 from protofed.prototypes import Prototypes
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 from protofed.trust.summation import summed, terms, upload_of
 
 SUMMED: dict[str, dict[str, Any]] = {
@@ -52,7 +52,7 @@ def close(found: Broadcast, expected: Broadcast) -> None:
 @pytest.mark.parametrize(("name", "params"), READINGS)
 def test_the_sum_is_all_that_the_server_needs(name: str, params: dict[str, Any]) -> None:
     options = {"model": "cnn", "device": "cpu", "train_size": 120, "clients": 4, "rounds": 2, "precision": "float64"}
-    run = Run(Experiment.from_mapping({"method": name, "params": params, "alpha": 0.3, "min_size": 1, **options}))
+    run = new_run(Experiment.from_mapping({"method": name, "params": params, "alpha": 0.3, "min_size": 1, **options}))
     run.play_round()
     clock = Clock(1, 2, (0, 1, 2, 3), 4)
     uploads = run.engine.round([0, 1, 2, 3], run.broadcast, clock).uploads

@@ -39,7 +39,7 @@ def train_command(flags: Mapping[str, Any], out: Out = OUT, quiet: Quiet = False
     """Train a classifier on a dataset, as a federation of one client, and keep its encoder."""
     from protofed.models import MODELS
     from protofed.runs.progress import progress
-    from protofed.runs.run import Run
+    from protofed.runs.run import new_run
 
     _refuse(out)
     values = {**RECIPE, **flags}
@@ -47,7 +47,7 @@ def train_command(flags: Mapping[str, Any], out: Out = OUT, quiet: Quiet = False
         raise unknown("--model", values["model"], MODELS)
     epochs = {"rounds": values["epochs"], "eval_every": values["epochs"], "epochs": 1}  # progress tells of rounds
     Experiment.from_mapping(values)  # complains of epochs by that name
-    run = Run(Experiment.from_mapping({**values, **CENTRAL, **epochs}))
+    run = new_run(Experiment.from_mapping({**values, **CENTRAL, **epochs}))
     shown = progress(quiet)
     try:
         run.play(None, shown)

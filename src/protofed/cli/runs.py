@@ -63,7 +63,7 @@ def run_command(
     from protofed.runs import loggers
     from protofed.runs.folder import RunFolder, fresh_path
     from protofed.runs.progress import progress
-    from protofed.runs.run import Run
+    from protofed.runs.run import new_run
 
     experiment = experiment_from(read_yaml(config) if config else {}, flags, set_)
     loggers.need(log)
@@ -76,7 +76,7 @@ def run_command(
         return
     with join() as ranks:
         ranks.first(lambda: refuse_existing(out))
-        run = Run(experiment, ranks=ranks)
+        run = new_run(experiment, ranks=ranks)
         if ranks.number > 0:
             _follow(run)
             return
@@ -109,7 +109,7 @@ def compare_command(
     from protofed.runs import loggers
     from protofed.runs.folder import fresh_path
     from protofed.runs.progress import progress
-    from protofed.runs.run import Run
+    from protofed.runs.setup import prepare
     from protofed.studies import comparison
 
     refuse_several()
@@ -122,7 +122,7 @@ def compare_command(
     loggers.need(log)
     refuse_existing(out)
     for first in runs[::number]:
-        Run(first)  # wrong input must not leave a folder behind
+        prepare(first)  # wrong input must not leave a folder behind
     path = out or fresh_path(f"compare-{experiment.dataset}")
     folder = comparison.create_folder(path, names, number, processes, experiment)
     shown = loggers.logged(progress(quiet, len(runs)), log, folder, experiment)
@@ -147,7 +147,7 @@ def resume_command(
     from protofed.runs.folder import RunFolder
     from protofed.runs.progress import progress
     from protofed.runs.result import Result
-    from protofed.runs.run import Run
+    from protofed.runs.run import new_run
     from protofed.studies import comparison
 
     if (folder / "compare.yaml").is_file():
@@ -177,7 +177,7 @@ def resume_command(
     if opened.over_network:
         raise UserError("DIR", str(folder), "its clients are elsewhere; continue with `protofed deploy run`")
     with join() as ranks:
-        run = Run(experiment, ranks=ranks)
+        run = new_run(experiment, ranks=ranks)
         run.restore(opened.claim() if ranks.number == 0 else opened)
         if ranks.number > 0:
             _follow(run)

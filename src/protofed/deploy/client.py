@@ -23,7 +23,8 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Clock
-from protofed.runs.run import Run
+from protofed.runs.process import process_settings
+from protofed.runs.run import Run, new_run
 from protofed.trust.screening import RefusedError, Schema, tensors_of
 from protofed.trust.secagg import PUBLIC, SEALED, Member, added, integers
 from protofed.trust.summation import summed
@@ -105,7 +106,8 @@ def train(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMem
     if _asked(facts, data, owner)[0].secure:
         raise RefusedError("an upload without masks")
     run, received, clock = _arrive(facts, data, owner, memory)
-    outcome = run.engine.round([owner.id], received, clock)
+    with process_settings(run.experiment):
+        outcome = run.clients.round([owner.id], received, clock)
     upload, loss = outcome.uploads.client(0), outcome.losses[0]
     owner.check_upload(upload)
     answer = pack({"id": owner.id, "loss": loss}, upload)
@@ -121,7 +123,8 @@ def evaluate(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Client
         member = Member.decode(memory.secrets())
         member.end()
         memory.keep_secrets(member.encode())
-    scores = asdict(run.evaluator(received))
+    with process_settings(run.experiment):
+        scores = asdict(run.clients.evaluate(received))
     del scores["traffic"]  # that is the server's to count
     return pack({"id": owner.id, **scores})
 
@@ -151,7 +154,8 @@ def masked(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMe
     member = _member(memory, clock)
     member.receive(read_book(facts.get("sealed"), SEALED))
     memory.keep_secrets(member.encode())  # now, so that the masks serve one turn, whatever is asked while it trains
-    outcome = run.engine.round([owner.id], received, clock)
+    with process_settings(run.experiment):
+        outcome = run.clients.round([owner.id], received, clock)
     owner.check_upload(outcome.uploads.client(0))
     terms = added(outcome.uploads, outcome.losses[0], summed(run.method, "--secure"))
     row = member.mask(integers(terms, len(member.who)))
@@ -194,7 +198,7 @@ def _arrive(
     experiment, clock = _asked(facts, data, owner)
     here = federation_here(experiment, owner).named(facts["classes"], facts["domains"])
     machine: dict[str, Any] = {"device": owner.device, "threads": owner.threads, "engine": "sequential", "width": None}
-    run = Run(replace(experiment, secure=False, **machine), federation=here)
+    run = new_run(replace(experiment, secure=False, **machine), federation=here)
     (group,) = run.engine.groups
     recall(memory, group, clock.round + after)
     flat, largest = tensors_of(data), int(owner.megabytes * 1e6)

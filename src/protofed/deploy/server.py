@@ -25,11 +25,10 @@ from protofed.deploy.exchange import Answers, exchange
 from protofed.deploy.follow_run import HOPELESS
 from protofed.deploy.server_settings import Settings, check_out, read_nodes
 from protofed.deploy.wire import pack, read_book, size, spelt, unpack
-from protofed.engines.base import Engine, Outcome
+from protofed.engines.base import Outcome
 from protofed.engines.private import made_up
-from protofed.engines.sequential import Sequential
 from protofed.errors import DivergedError, HopelessError, LostError, UserError
-from protofed.evaluation.accuracy import MODELS, RULES, TESTS, Evaluation
+from protofed.evaluation.accuracy import MODELS, RULES, TESTS, Evaluation, certain_names
 from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
 from protofed.internal.yaml_files import read_yaml
@@ -38,11 +37,14 @@ from protofed.methods import build_method
 from protofed.methods.base import Clock, PublicExchange
 from protofed.models import factory_of
 from protofed.randomness import generator
+from protofed.runs.clients import Clients
 from protofed.runs.folder import RunFolder, make_folder
 from protofed.runs.network_label import MOST_CLASSES, NetworkLabel, read_network_label, too_large
 from protofed.runs.progress import Progress
 from protofed.runs.run import Run
+from protofed.runs.setup import Setup, prepare
 from protofed.server.participation import participants
+from protofed.server.public_exchange import PublicClients
 from protofed.trust.screening import SLOTS, RefusedError, Schema, refusals, tensors_of
 from protofed.trust.secagg import (
     PUBLIC,
@@ -101,7 +103,7 @@ class TrainReply(NamedTuple):
     loss: float
 
 
-class Clients:
+class Connections:
     """Who is connected. A node is one client, and a client one node, for a whole run."""
 
     def __init__(self, grid: Grid, experiment: Experiment, settings: Settings, run: str) -> None:
@@ -203,19 +205,29 @@ class Clients:
         LOG.warning("node %d is refused: %s", node, why)
 
 
-class Remote(Sequential):
-    """An engine that asks clients over the network; its groups only stand for them."""
+class Remote(Clients):
+    """Clients that are asked over the network."""
 
-    name: ClassVar[str] = "flower"
-    holds_data: ClassVar[bool] = False
+    here: ClassVar[bool] = False
+    name = "flower"
 
-    def __init__(self, here: Engine, clients: Clients, schema: Schema, scores: Collection[str]) -> None:
-        """`scores` names the accuracies that every client has to tell."""
-        super().__init__(here.experiment, here.method, here.federation, here.groups, here.device)
+    def __init__(self, setup: Setup, clients: Connections, schema: Schema) -> None:
+        """`setup` is made of stand-ins for the clients, `schema` the form of an upload."""
+        self.method, self.federation, self.engine = setup.method, setup.federation, setup.engine
         self.clients, self.schema, self.settings = clients, schema, clients.settings
-        self.scores = set(scores)
-        self.clock = Clock(0, self.experiment.rounds)
+        self.scores = certain_names(setup.method, setup.engine.groups[0], setup.engine.initial_broadcast())
+        self.clock = Clock(0, setup.experiment.rounds)
         self._traffic = Traffic()  # of the round or evaluation that is going on
+
+    def move(self, federation: Federation) -> None:
+        """Data of clients that are elsewhere cannot be moved; `check` refuses drift."""
+        raise NotImplementedError
+
+    def public_clients(
+        self, method: PublicExchange, who: Sequence[int], broadcast: Broadcast, clock: Clock
+    ) -> PublicClients:
+        """Not yet: `check` refuses such methods."""
+        raise NotImplementedError
 
     def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> Outcome:
         """Until the minimum of clients has answered, or they have failed too often."""
@@ -246,7 +258,7 @@ class Remote(Sequential):
 
     def declared(self, who: Sequence[int]) -> list[int]:
         """By what they said when they came."""
-        return [self.counted * self.clients.known[member].samples for member in who]
+        return [self.engine.counted * self.clients.known[member].samples for member in who]
 
     def _needed(self, who: Sequence[int]) -> int:
         """How many of a round's clients must answer."""
@@ -360,8 +372,8 @@ class Remote(Sequential):
 class Secure(Remote):
     """One that learns the sum of a round's uploads, and no client's own: four exchanges (trust/secagg.py)."""
 
-    def __init__(self, here: Engine, clients: Clients, layout: Layout, scores: Collection[str]) -> None:
-        super().__init__(here, clients, Schema({"numbers/masked": (torch.int64, (length(layout),))}, {}), scores)
+    def __init__(self, setup: Setup, clients: Connections, layout: Layout) -> None:
+        super().__init__(setup, clients, Schema({"numbers/masked": (torch.int64, (length(layout),))}, {}))
         self.layout = layout
 
     def declared(self, who: Sequence[int]) -> list[int]:
@@ -443,7 +455,7 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
     folder = RunFolder(path)
     label = folder.network_label
     old = read_network_label(label, experiment.clients) if label.exists() else None
-    clients = Clients(grid, experiment, settings, old["run"] if old else secrets.token_hex(8))
+    clients = Connections(grid, experiment, settings, old["run"] if old else secrets.token_hex(8))
     if old:
         clients.classes, clients.brings = old["classes"], old["brings"]
     there = clients.wait(experiment.clients, settings.wait, range(experiment.clients))
@@ -476,7 +488,7 @@ def check(experiment: Experiment) -> None:
         factory_of(model)
     for dataset in experiment.dataset.split("+"):
         check_name(dataset)
-    if isinstance(method, PublicExchange):
+    if method.exchanges_public:
         raise UserError("--method", experiment.method, "over a network there is no exchange within a round")
     for name in ("drift", "encoder", "start", "novel", "attack", "privacy"):
         if getattr(experiment, name) != getattr(Experiment, name):
@@ -489,7 +501,7 @@ def check(experiment: Experiment) -> None:
             raise UserError("--secure", True, f"a sum over {number} client hides nothing: raise --participation")
 
 
-def _label(clients: Clients) -> NetworkLabel:
+def _label(clients: Connections) -> NetworkLabel:
     """What those who are there when a run begins say of their images: it holds for the run, whoever comes or leaves."""
     known = [client for _, client in sorted(clients.known.items())]
     return {
@@ -501,26 +513,22 @@ def _label(clients: Clients) -> NetworkLabel:
     }
 
 
-def _prepared(experiment: Experiment, clients: Clients, said: NetworkLabel) -> Run:
+def _prepared(experiment: Experiment, clients: Connections, said: NetworkLabel) -> Run:
     """A run whose clients stand for those that are elsewhere."""
     stand_ins = [_noise(shape) for shape in said["shapes"]]
     local = dataclasses.replace(experiment, engine="sequential", width=None, device="cpu", secure=False)
     federation = Federation(tuple(stand_ins), tuple(said["classes"]), tuple(said["domains"]))
-    example = Run(local, federation=federation)
-    clock = Clock(0, experiment.rounds, (0,), 1, experiment.seed)
-    upload = example.engine.round([0], example.broadcast, clock).uploads
-    scores = example.evaluator(example.broadcast).per_client
-    run = Run(local, federation=federation)
+    setup = prepare(local, federation=federation)
+    method, group = setup.method, setup.engine.groups[0]
+    upload = method.upload(made_up(group, len(said["classes"]))).reorder(torch.tensor([0]))
     if experiment.secure:
-        layout = layout_of(added(upload, 0.0, summed(run.method, "--secure")))
-        remote: Remote = Secure(run.engine, clients, layout, scores)
+        layout = layout_of(added(upload, 0.0, summed(method, "--secure")))
+        remote: Remote = Secure(setup, clients, layout)
     else:
-        sent = run.method.upload(made_up(run.engine.groups[0], classes=1))
+        sent = method.upload(made_up(group, classes=1))
         means = all(found.vectors.shape[-2] == 1 for found in sent.prototypes.values())
-        remote = Remote(run.engine, clients, Schema.of(upload.client(0), slots=1 if means else SLOTS), scores)
-    run.engine, run.evaluator = remote, remote.evaluate
-    run.experiment = experiment
-    return run
+        remote = Remote(setup, clients, Schema.of(upload.client(0), slots=1 if means else SLOTS))
+    return Run(dataclasses.replace(setup, experiment=experiment), remote)
 
 
 def _noise(shape: Sequence[int]) -> Client:

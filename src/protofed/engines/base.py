@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -13,20 +13,18 @@ import torch
 from torch import Tensor
 
 from protofed.data.federation import Federation
-from protofed.data.images import fit
 from protofed.engines.batches import Losses, Schedule, schedule, steps_in_epoch
 from protofed.engines.client_group import Group, Personal, State, Turns
 from protofed.engines.distributed import ALONE, Ranks
-from protofed.errors import DivergedError, LostError, UserError
+from protofed.errors import DivergedError, UserError
 from protofed.experiment import Experiment
 from protofed.internal.profiling import section
 from protofed.messages import Broadcast, Traffic, Upload
-from protofed.methods.base import Batch, Clock, Method, Phase, PublicExchange, Trained, Turn
+from protofed.methods.base import Batch, Clock, Method, Phase, Trained, Turn
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes
-from protofed.randomness import generator, key, step_keys
+from protofed.randomness import generator, key
 from protofed.trust.dp_mechanisms import enough
-from protofed.trust.screening import refusals, without
 
 Collected = tuple[Tensor, Tensor] | None
 """Features [n, m, D] and labels [n, m], -1 for padding; None where a method collects none while training."""
@@ -51,23 +49,14 @@ class Outcome:
     who: tuple[int, ...]  # the clients that made it to the end, in client order
     uploads: Upload  # of each of them; their sum as that of one, where the engine learns no more
     losses: list[float]  # mean training loss of each of them
-    left_out: Mapping[int, str]  # the reason, by client; one that was refused in a public exchange goes on training
+    left_out: Mapping[int, str]  # the reason, by client
     traffic: Traffic  # all that was sent for it
 
 
-class Agreement(NamedTuple):
-    """What clients have agreed on over public images."""
-
-    broadcast: Broadcast
-    refused: Mapping[int, str]  # the reason, by client
-    traffic: Traffic
-
-
 class Engine(ABC):
-    """Trains the clients of a round and runs models for evaluation."""
+    """Trains clients in this process, and runs their models for evaluation."""
 
     name: ClassVar[str]
-    holds_data: ClassVar[bool] = True  # the clients' own; over a network it is theirs
     width: int | None = None  # clients in one batched step
     tested_at_once: ClassVar[int] = 100  # clients whose models are tested side by side, or fewer if those are large
     ranks: Ranks = ALONE  # the processes that clients are shared out among
@@ -108,30 +97,23 @@ class Engine(ABC):
         """Features [n, m, D] of each client's training samples by its model, in eval mode; labels [n, m], -1 pads."""
 
     @abstractmethod
-    def public_step(
-        self, group: Group, states: State, x: Tensor, received: Broadcast, keys: Tensor, clock: Clock
+    def step_on(
+        self, group: Group, states: State, loss: Callable[[Net], Tensor], keys: Tensor, clock: Clock
     ) -> dict[str, Tensor]:
-        """One step of n models on the same public batch, by the method's `public_loss`."""
+        """One step of n models by a loss of a model, a single number, with a fresh optimiser."""
 
     def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> Outcome:
         """One round of local training of the clients in `who`, which are in client order."""
         if not who:
             return Outcome((), self._nothing(), [], {}, Traffic())
-        received = self._receive(self._mine(who), broadcast)
-        present = self._present(received)
-        sent, refused = Traffic(down=sent_bytes(self.method, broadcast, who)), {}
-        if isinstance(self.method, PublicExchange):
-            with section("forward/backward"):
-                agreed = self._public_phase(self.method, present, received, clock)
-            received = dict.fromkeys(received, agreed.broadcast)
-            sent, refused = sent + agreed.traffic, dict(agreed.refused)
-        shares = self.ranks.gather(self._play(present, received, clock), self.device)
+        received = self.receive(who, broadcast)
+        shares = self.ranks.gather(self._play(self.present(received), received, clock), self.device)
         for share in shares:
             self.groups[share.group].keep(share.rows, share.weights)
         by_member = zip(self._members(shares), torch.cat([share.losses for share in shares]).tolist(), strict=True)
         uploads = self._uploads(shares)
-        sent += Traffic(up=sum(uploads.sizes()))
-        return Outcome(tuple(who), uploads, [loss for _, loss in sorted(by_member)], refused, sent)
+        traffic = Traffic(sum(uploads.sizes()), sent_bytes(self.method, broadcast, who))
+        return Outcome(tuple(who), uploads, [loss for _, loss in sorted(by_member)], {}, traffic)
 
     def _play(self, present: Present, received: Mapping[int, Broadcast], clock: Clock) -> list[Share]:
         """Train the clients of each group, then make their uploads: by then a GPU has work queued for all of them."""
@@ -181,7 +163,7 @@ class Engine(ABC):
         """Seconds that the first steps of some clients take, for each of them and each step; nothing is kept."""
         members = [group.members[row] for row in rows]
         clock = Clock(0, self.experiment.rounds, tuple(members), self.federation.total, self.experiment.seed)
-        received = self._receive(members, self.initial_broadcast())
+        received = self.receive(members, self.initial_broadcast())
         turns = self._turns(group, rows, [received[member] for member in members], clock)
         batches = self.schedule(group, rows, clock).head(steps)
         began = time.perf_counter()
@@ -274,63 +256,15 @@ class Engine(ABC):
             return batches.taken & (torch.arange(batches.rows.shape[1]) >= (batches.steps - batches.each).unsqueeze(-1))
         return batches.taken & (self.method.collect == "all-epochs")
 
-    def _public_phase(
-        self, method: PublicExchange, present: Present, received: Mapping[int, Broadcast], clock: Clock
-    ) -> Agreement:
-        """Each participant's own model steps through the public images, towards what all of them make of each batch.
-
-        What the server makes of these models is what everybody trains from. Their way to it is not counted: it
-        replaces that of the trained models at the end of the round, which only evaluation asks for.
-        """
-        assert self.public is not None  # the runner refuses to start without
-        public = self.public
-        order = torch.randperm(len(public), generator=generator(self.experiment.seed, "public", clock.round))
-        batches = [rows for rows in torch.split(order, method.public_batch) if len(rows) > 1]
-        weights = [self._latest(group, rows, received, clock) for group, rows in present]
-        refused: dict[int, str] = {}
-        sent = Traffic()
-
-        def views(batch: Tensor) -> list[Tensor]:
-            return [group.pixels(fit(public[batch], group.images.shape[1:])) for group, _ in present]
-
-        def exchange(batch: Tensor) -> Broadcast:
-            nonlocal sent
-            made = [
-                method.public_upload(*self.forward(group, state, x))
-                for (group, _), state, x in zip(present, weights, views(batch), strict=True)
-            ]
-            uploads, found = self._screened(present, made, clock)
-            refused.update(found)
-            answer = method.public_aggregate(uploads)
-            sent += Traffic(len(clock.who) * uploads.client(0).size(), len(clock.who) * answer.size())
-            return answer
-
-        once = [exchange(batch) for batch in batches] if method.exchange == "round" else []
-        for number, batch in enumerate(batches):
-            answer = once[number] if once else exchange(batch)
-            for place, ((group, rows), x) in enumerate(zip(present, views(batch), strict=True)):
-                keys = step_keys(self.keys(group, rows, "public", clock), 1, number).squeeze(-1)
-                weights[place] = self.public_step(group, weights[place], x, answer, keys, clock)
-        sizes = [self.send(torch.tensor([group.sizes[row] for row in rows])) for group, rows in present]
-        shared = [{name: value for name, value in state.items() if method.shares(name)} for state in weights]
-        agreeing = [Upload(state, {}, {"samples": some}) for state, some in zip(shared, sizes, strict=True)]
-        uploads, found = self._screened(present, agreeing, clock)
-        return Agreement(method.aggregate(uploads, Broadcast(), clock), refused | found, sent)
-
-    def _screened(self, present: Present, made: Sequence[Upload], clock: Clock) -> tuple[Upload, dict[int, str]]:
-        """What participants have made of public images, without what is rejected, and why that is."""
+    def gathered(self, present: Present, made: Sequence[Upload]) -> Upload:
+        """What the clients of each group have made, of all processes, in client order."""
         shares = [
             self._share(group, rows, upload, {}, torch.empty(0))
             for (group, rows), upload in zip(present, made, strict=True)
         ]
-        uploads = self._uploads(self.ranks.gather(shares, self.device))
-        rejected = refusals(uploads, Broadcast(), None)
-        if len(rejected) == len(clock.who):
-            raise LostError(f"what clients make of public images in round {clock.round + 1} was refused, of all")
-        reasons = {clock.who[row]: f"of public images: refused: {why}" for row, why in rejected.items()}
-        return (without(uploads, rejected) if rejected else uploads), reasons
+        return self._uploads(self.ranks.gather(shares, self.device))
 
-    def _latest(
+    def latest(
         self, group: Group, rows: Sequence[int], received: Mapping[int, Broadcast], clock: Clock
     ) -> dict[str, Tensor]:
         """The models as clients trained them last; what was received, for those that had no turn yet."""
@@ -339,7 +273,8 @@ class Engine(ABC):
         had = group.taken[self.send(torch.tensor(rows))] > 0
         return {name: torch.where(had.view(-1, *(1,) * (own[name].dim() - 1)), own[name], begin[name]) for name in own}
 
-    def _present(self, received: Container[int]) -> Present:
+    def present(self, received: Container[int]) -> Present:
+        """The groups with one of these clients, and the rows of theirs."""
         rows = [[row for row, member in enumerate(group.members) if member in received] for group in self.groups]
         return [(group, some) for group, some in zip(self.groups, rows, strict=True) if some]
 
@@ -371,9 +306,9 @@ class Engine(ABC):
         joined = Upload.join([Upload(*share.upload) for share in shares])
         return joined if members == sorted(members) else joined.reorder(self.send(torch.tensor(members).argsort()))
 
-    def _receive(self, who: Sequence[int], broadcast: Broadcast) -> dict[int, Broadcast]:
-        """What each client makes of what it was sent; the same object for all where the server sends the same."""
-        sent = {member: self.method.send(broadcast, member) for member in who}
+    def receive(self, who: Sequence[int], broadcast: Broadcast) -> dict[int, Broadcast]:
+        """What each client that this process trains makes of what it was sent; the same object for all that get it."""
+        sent = {member: self.method.send(broadcast, member) for member in self._mine(who)}
         distinct = {id(message): message for message in sent.values()}
         made = {number: self.method.receive(message) for number, message in distinct.items()}
         return {member: made[id(message)] for member, message in sent.items()}

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from protofed.engines.client_group import Group
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Clock, Method, PublicExchange, Trained, Turn
+from protofed.methods.base import Batch, Clock, Method, Trained, Turn
 from protofed.models.encoder import Encoder
 from protofed.models.layers import BatchNorm, Dropout, step
 from protofed.models.net import Net
@@ -44,7 +45,7 @@ def made_up(group: Group, classes: int) -> Trained:
     features[:, HEAP * classes :] -= 1
     state = {name: torch.stack([value, value]).cpu() for name, value in group.own.initial.items()}
     numbers = torch.tensor([labels.shape[1]] * 2)
-    return Trained(state, numbers, features, labels, classes, torch.tensor([1, 2]), torch.ones(2))
+    return Trained(state, numbers, features, labels, classes, torch.tensor([1, 2]), torch.ones(2, dtype=group.dtype))
 
 
 def is_frozen(experiment: Experiment, method: Method, groups: Sequence[Group]) -> bool:
@@ -62,6 +63,9 @@ def trains_privately(experiment: Experiment, method: Method, groups: Sequence[Gr
 
 class Privacy(ABC):
     """What a run promises, and what that costs."""
+
+    noisy_counts: ClassVar[bool] = False  # prototypes may count more samples than there are
+    one_by_one: ClassVar[bool] = False  # one client's upload must not decide what becomes of another's
 
     def __init__(self, experiment: Experiment, engine: Engine, encoder: Encoder | None, who: Who) -> None:
         """`who` says who takes part in a round, by its number from 0."""
@@ -105,6 +109,8 @@ class Privacy(ABC):
 class ClientLevel(Privacy):
     """The sum over clients is noised by a server that is trusted to do so."""
 
+    one_by_one: ClassVar[bool] = True
+
     def __init__(self, experiment: Experiment, engine: Engine, encoder: Encoder | None, who: Who) -> None:
         super().__init__(experiment, engine, encoder, who)
         summed(engine.method, "--privacy client, --method")
@@ -124,6 +130,8 @@ class ClientLevel(Privacy):
 
 class ExampleLevel(Privacy):
     """What a client sends is noised by itself; its noise does not depend on anybody else's."""
+
+    noisy_counts: ClassVar[bool] = True
 
     def __init__(self, experiment: Experiment, engine: Engine, encoder: Encoder | None, who: Who) -> None:
         super().__init__(experiment, engine, encoder, who)
@@ -164,7 +172,7 @@ class ExampleLevel(Privacy):
     def _check_upload(self, group: Group) -> tuple[Trained, Upload]:
         """Refuse what is more than weights and class means; of made-up clients, what they have and send."""
         method, classes = self.engine.method, len(self.engine.federation.classes)
-        if isinstance(method, PublicExchange):
+        if method.exchanges_public:
             raise self._refusal("its clients also exchange what they make of public images")
         trained = made_up(group, classes)
         upload = method.upload(trained)

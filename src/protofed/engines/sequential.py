@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,8 +17,9 @@ from protofed.engines.batches import Losses, Schedule
 from protofed.engines.client_group import Group, State, Turns
 from protofed.engines.private import is_frozen, trains_privately
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Clock, PublicExchange, Trained, Turn
+from protofed.methods.base import Batch, Clock, Trained, Turn
 from protofed.models.layers import step
+from protofed.models.net import Net
 from protofed.prototypes import Prototypes
 from protofed.randomness import generator, noise, step_keys
 from protofed.trust.dp_mechanisms import private_gradient, private_means, sampling_rate
@@ -138,20 +139,19 @@ class Sequential(Engine):
         keys = step_keys(key, len(batch.y))  # each its own dropout
         return vmap(grad_and_value(lost), in_dims=(None, 0, 0, 0))(trained, batch.x, batch.y, keys)
 
-    def public_step(
-        self, group: Group, states: State, x: Tensor, received: Broadcast, keys: Tensor, clock: Clock
+    def step_on(
+        self, group: Group, states: State, loss: Callable[[Net], Tensor], keys: Tensor, clock: Clock
     ) -> dict[str, Tensor]:
         """One client after the other."""
-        assert isinstance(self.method, PublicExchange)
         after = []
         for position in range(len(keys)):
             group.module.load_state_dict({name: value[position] for name, value in states.items()})
             parameters = [parameter.requires_grad_() for parameter in group.module.parameters()]
             optimiser = self.optimiser(parameters, self.rate(clock))
             with step(keys[position]):
-                loss = self.method.public_loss(self.net(group), x, received)
+                lost = loss(self.net(group))
             optimiser.zero_grad()
-            torch.autograd.backward(loss)
+            torch.autograd.backward(lost)
             optimiser.step()
             after.append({name: value.clone() for name, value in group.module.state_dict().items()})
         return {name: torch.stack([state[name] for state in after]) for name in states}

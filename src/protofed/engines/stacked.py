@@ -22,9 +22,9 @@ from protofed.engines.batches import Losses, Schedule
 from protofed.engines.client_group import Group, State, Turns
 from protofed.engines.lane import Lane, LaneEngine, LaneOutcome, for_all_clients, form, widened
 from protofed.internal.cuda_graphs import Recording, shapes
-from protofed.messages import Broadcast
-from protofed.methods.base import Clock, PublicExchange
+from protofed.methods.base import Clock
 from protofed.models.layers import step
+from protofed.models.net import Net
 
 EVAL_BATCH = (256, 1024)
 """Most samples of a client in one pass over training images, on a CPU and on a GPU."""
@@ -168,19 +168,17 @@ class Stacked(LaneEngine):
         # Clients and channels side by side in memory: a grouped convolution on a CPU is 2 to 3 times as fast so.
         return group.pixels(images.permute(1, 3, 4, 0, 2).contiguous().permute(3, 0, 4, 1, 2))
 
-    def public_step(
-        self, group: Group, states: State, x: Tensor, received: Broadcast, keys: Tensor, clock: Clock
+    def step_on(
+        self, group: Group, states: State, loss: Callable[[Net], Tensor], keys: Tensor, clock: Clock
     ) -> dict[str, Tensor]:
-        """All clients on the same batch."""
-        method = self.method
-        assert isinstance(method, PublicExchange)
+        """All clients at once."""
         state = {name: value.clone() for name, value in states.items()}
         parameters = {name: state[name].requires_grad_() for name, _ in group.module.named_parameters()}
         fixed = {name: value for name, value in state.items() if name not in parameters}
 
         def one_client(parameters: State, fixed: State, key: Tensor) -> Tensor:
             with step(key):
-                return method.public_loss(self.net(group, {**parameters, **fixed}), x, received)
+                return loss(self.net(group, {**parameters, **fixed}))
 
         optimiser = self.optimiser(parameters.values(), self.rate(clock))
         torch.autograd.backward(for_all_clients(one_client, parameters, fixed, keys).sum())

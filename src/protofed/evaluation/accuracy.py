@@ -270,6 +270,16 @@ def _parts(engine: Engine, group: Group) -> Iterator[range]:
         yield range(begin, min(begin + step, len(group.members)))
 
 
+def certain_names(method: Method, group: Group, broadcast: Broadcast) -> set[str]:
+    """The names of accuracies that every client has, whatever data it holds."""
+    names = {"own/own/head", "own/all/head", "own/own/nearest", "own/all/nearest", "own/own/nearest-own"}
+    if "global" in models_of(group, range(1), sent_to(method, group, broadcast)):
+        names |= {"global/own/head", "global/all/head"}
+        if method.references(broadcast) is not None:
+            names |= {"global/own/nearest", "global/all/nearest", "global/own/nearest-own"}
+    return names
+
+
 def sent_to(method: Method, group: Group, broadcast: Broadcast) -> list[Broadcast]:
     """What the server sends: one message if all clients get the same, otherwise one for each."""
     sent = [method.send(broadcast, member) for member in group.members]

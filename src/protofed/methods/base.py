@@ -94,6 +94,7 @@ class Method(ABC):
     keeps_previous: ClassVar[bool] = False  # a client keeps the model of its last turn for the loss
     prepares: ClassVar[bool] = False  # a client looks at its data before it trains
     clip: ClassVar[float | None] = None  # largest norm of a client's gradient
+    exchanges_public: ClassVar[bool] = False  # clients exchange what they make of public images; see PublicExchange
 
     collect: Collect | None = field(default=None, init=False)
     initial: Initial = field(default="common", init=False)
@@ -163,6 +164,8 @@ class PublicExchange(Method):
 
     Each does so with the model of its last turn; the aggregate of these models is where local training starts.
     """
+
+    exchanges_public: ClassVar[bool] = True
 
     public_images: int = 5000
     public_batch: int = 256

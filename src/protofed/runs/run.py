@@ -1,4 +1,4 @@
-"""One experiment from beginning to end: experiment → engine → method → evaluation → run folder."""
+"""One experiment from beginning to end: the state of a run, the loop over rounds, and what it writes."""
 
 from __future__ import annotations
 
@@ -6,50 +6,37 @@ import dataclasses
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from protofed.data.build import drift_of, federation_of
 from protofed.data.federation import Federation
-from protofed.engines.client_group import Group, group_clients
+from protofed.engines.client_group import Group
 from protofed.engines.distributed import ALONE, Ranks
-from protofed.engines.factory import make_engine
-from protofed.engines.private import privacy_of
-from protofed.errors import LostError, UserError
-from protofed.evaluation.accuracy import Evaluation, Evaluator
 from protofed.evaluation.backdoor import backdoor_rate
 from protofed.evaluation.snapshot import Snapshot, take_snapshot
 from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
 from protofed.internal.profiling import profiled_round, section
-from protofed.messages import Broadcast, Traffic, Upload
-from protofed.methods import build_method, parameters
+from protofed.messages import Broadcast, Traffic
+from protofed.methods import parameters
 from protofed.methods.base import Clock, Method
 from protofed.models import ModelSpec, parameter_count
 from protofed.prototypes.describe import counted, describe
 from protofed.runs.checkpoint import ServerState
+from protofed.runs.clients import Clients, LocalClients
 from protofed.runs.folder import RunFolder
+from protofed.runs.process import process_settings
 from protofed.runs.progress import Progress, Standing, seconds_left, told_score
 from protofed.runs.result import Result, summarise
-from protofed.runs.setup import device_of, encoder_of, public_images, resolved, settle
+from protofed.runs.setup import Setup, prepare
 from protofed.server.participation import participants
+from protofed.server.public_exchange import agree, exchange_of
 from protofed.server.round import Round
-from protofed.trust.attacks import AttackMemory, Backdoor, find_attack
-from protofed.trust.defences import find_defences
-from protofed.trust.screening import refusals, without
-
-
-class Screened(NamedTuple):
-    """The uploads that the method's server gets, of whom, why others were rejected, and whom a defence suspects."""
-
-    uploads: Upload
-    who: tuple[int, ...]
-    rejected: dict[int, str]
-    suspected: list[int]
+from protofed.trust.attacks import AttackMemory, Backdoor
 
 
 class Interrupted(Exception):
@@ -57,55 +44,26 @@ class Interrupted(Exception):
 
 
 class Run:
-    """A federation in training."""
+    """A federation in training: its state, and the loop over rounds."""
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        method: Method | None = None,
-        federation: Federation | None = None,
-        models: Sequence[ModelSpec] | None = None,
-        ranks: Ranks = ALONE,
-    ) -> None:
-        """Prepare everything that can fail on wrong input; nothing is written yet. `ranks` are the run's processes."""
-        self.ranks = ranks
-        settle(experiment)
-        self.method = method or build_method(experiment.method, experiment.params)
-        self.defences = find_defences(experiment.defence)
-        self.device = device_of(experiment.device, ranks)
-        if federation is not None and experiment.encoder is not None:
-            raise UserError("encoder", experiment.encoder, "a federation of your own may hold features instead")
-        self.encoder = encoder_of(experiment, self.device)
-        self.drift = drift_of(experiment, self.encoder) if federation is None else None
-        self.federation = federation or (self.drift.at(0) if self.drift else federation_of(experiment, self.encoder))
-        self.attack = find_attack(experiment.attack, experiment.attackers, self.federation.total, experiment.seed)
-        self.memory: AttackMemory = {}
-        if self.attack is not None:
-            if self.drift is not None:
-                raise UserError("--attack", self.attack.name, "what attackers hold does not drift")
-            self.federation = self.attack.federation(self.federation)
-        groups = group_clients(
-            experiment, self.method, self.federation, models or experiment.model.split(","), self.device
-        )
-        public = public_images(experiment, self.method, self.encoder)
-        self.engine, self.engine_reason = make_engine(
-            experiment, self.method, self.federation, groups, self.device, public
-        )
-        self.engine.ranks = ranks
-        self.experiment = resolved(experiment, self.engine)
-        total = self.federation.total
-        self.privacy = privacy_of(
-            experiment, self.engine, self.encoder, lambda number: participants(experiment, total, number)
-        )
-        self.evaluator: Callable[[Broadcast], Evaluation] = Evaluator(self.engine)
-        self.broadcast = self.engine.initial_broadcast()
+    def __init__(self, setup: Setup, clients: Clients | None = None) -> None:
+        """A run at its beginning; its clients are those of the setup's engine, unless others are given."""
+        self.setup, self.engine = setup, setup.engine
+        self.experiment, self.method, self.device = setup.experiment, setup.method, setup.device
+        self.ranks, self.encoder, self.drift = setup.ranks, setup.encoder, setup.drift
+        self.attack, self.privacy = setup.attack, setup.privacy
+        self.clients = clients or LocalClients(setup.engine)
+        self.pipeline = setup.pipeline(self.clients)
+        self.federation = setup.federation
+        self.broadcast = setup.engine.initial_broadcast()
         self.history: list[Round] = []
 
     def play(self, folder: RunFolder | None, progress: Progress) -> Result:
         """Play the remaining rounds."""
         progress.tell(self.standing())
         resumable = folder is not None or self.ranks.number > 0
-        with _interruptible(resumable) as interrupted, nullcontext() if folder is None else folder:
+        written = nullcontext() if folder is None else folder
+        with process_settings(self.experiment), _interruptible(resumable) as interrupted, written:
             if folder is not None:
                 folder.keep_rounds(self.history)
             stop = False
@@ -128,13 +86,14 @@ class Run:
         folder.append_round(played)
         if stop or self.over() or played.round % self.experiment.checkpoint_every == 0:
             with section("checkpoint"):
-                folder.checkpoint.save(ServerState(self.broadcast, played.round, self.memory), self.engine.groups)
+                state = ServerState(self.broadcast, played.round, self._attack_memory())
+                folder.checkpoint.save(state, self.engine.groups)
 
     def _write_end(self, folder: RunFolder) -> None:
         """What a complete run leaves behind; of one that was interrupted, only the checkpoint is waited for."""
         folder.checkpoint.wait()
         if self.over():
-            if self.engine.holds_data:
+            if self.clients.here:
                 self.snapshot().write(folder.snapshot)
             write_text(folder.result, self.result(folder).to_json())
 
@@ -144,7 +103,7 @@ class Run:
 
     def standing(self, played: Round | None = None) -> Standing:
         """How far the run is, and what it has just played."""
-        engine = f"{self.engine.name} engine on {self.device} ({self.engine_reason})"
+        engine = f"{self.clients.name} engine on {self.device} ({self.setup.engine_reason})"
         seed, rounds = self.experiment.seed, self.experiment.rounds
         standing = Standing(self.method.name, seed, rounds, len(self.history), engine)
         if played is None:
@@ -160,83 +119,68 @@ class Run:
 
     def play_round(self) -> Round:
         """One round: local training, aggregation and, where it is due, evaluation."""
-        began = time.perf_counter()
-        if self.drift:
-            self._drift(self.drift.at(len(self.history)))
-        clients = self.federation.total
-        asked = participants(self.experiment, clients, len(self.history))
-        clock = Clock(len(self.history), self.experiment.rounds, tuple(asked), clients, self.experiment.seed)
-        sent = self.broadcast
-        outcome = self.engine.round(asked, sent, clock)
-        clock = clock._replace(who=outcome.who)
-        uploads, traffic = outcome.uploads, outcome.traffic
-        with section("aggregation"):
-            if self.attack is not None:
-                uploads = self.attack.send(uploads, sent, clock, self.memory)
-                traffic += Traffic(up=sum(uploads.sizes()) - sum(outcome.uploads.sizes()))
-            screened = self._screened(uploads, sent, clock)
+        with process_settings(self.experiment):
+            began = time.perf_counter()
+            if self.drift:
+                self._drift(self.drift.at(len(self.history)))
+            clients = self.federation.total
+            who = tuple(participants(self.experiment, clients, len(self.history)))
+            clock = Clock(len(self.history), self.experiment.rounds, who, clients, self.experiment.seed)
+            start, rejected, exchanged = self._agreed(clock)
+            outcome = self.clients.round(who, start, clock)
+            with section("aggregation"):
+                server = self.pipeline.process(outcome.uploads, self.broadcast, clock._replace(who=outcome.who))
+            traffic = outcome.traffic + exchanged
+            if self.attack is not None:  # they send something else than what they have trained
+                traffic += Traffic(up=sum(server.arrived.sizes()) - sum(outcome.uploads.sizes()))
             pairs = zip(outcome.who, outcome.losses, strict=True)
-            losses = [loss for member, loss in pairs if member not in screened.rejected]
-            self.broadcast = self.method.aggregate(screened.uploads, sent, clock._replace(who=screened.who))
-        scalars = uploads.scalars()
-        played = Round(
-            round=clock.round + 1,
-            seconds=self._since(began),
-            loss=statistics.fmean(losses) if losses else self.history[-1].loss if self.history else 0.0,
-            losses=losses,
-            participants=list(screened.who),
-            bytes_up=traffic.up,
-            bytes_down=traffic.down,
-            scalars_up={"weights": scalars["weights"], "prototypes": scalars["prototypes"]},
-            prototypes=describe(self.broadcast.prototypes, sent.prototypes),
-            clusters=counted(uploads.prototypes),
-            left_out={**outcome.left_out, **screened.rejected},
-            suspected=screened.suspected if self.defences else None,
-            epsilon=None if self.privacy is None else self.privacy.epsilon(clock.round + 1),
-        )
-        self.history.append(played)
-        if self._due(played) or self.over():
-            self.history[-1] = self.evaluated(played)
-        return self.history[-1]
+            losses = [loss for member, loss in pairs if member not in server.rejected]
+            scalars = server.arrived.scalars()
+            played = Round(
+                round=clock.round + 1,
+                seconds=self._since(began),
+                loss=statistics.fmean(losses) if losses else self.history[-1].loss if self.history else 0.0,
+                losses=losses,
+                participants=list(server.who),
+                bytes_up=traffic.up,
+                bytes_down=traffic.down,
+                scalars_up={"weights": scalars["weights"], "prototypes": scalars["prototypes"]},
+                prototypes=describe(server.broadcast.prototypes, self.broadcast.prototypes),
+                clusters=counted(server.arrived.prototypes),
+                left_out={**rejected, **outcome.left_out, **server.rejected},
+                suspected=None if self.experiment.defence == "none" else server.suspected,
+                epsilon=None if self.privacy is None else self.privacy.epsilon(clock.round + 1),
+            )
+            self.broadcast = server.broadcast
+            self.history.append(played)
+            if self._due(played) or self.over():
+                self.history[-1] = self.evaluated(played)
+            return self.history[-1]
 
-    def _screened(self, uploads: Upload, sent: Broadcast, clock: Clock) -> Screened:
-        """What is left of a round's uploads after screening, defences and noise."""
-        uploads, rejected = self._without_rejected(uploads, sent, clock)
-        who = tuple(member for member in clock.who if member not in rejected)
-        suspected: set[int] = set()
-        for defend in self.defences:
-            uploads, found = defend(uploads, sent)
-            suspected |= {who[row] for row in found}
-        if self.privacy is not None:
-            uploads = self.privacy.release(uploads, sent, clock._replace(who=who))
-        return Screened(uploads, who, rejected, sorted(suspected))
+    def _agreed(self, clock: Clock) -> tuple[Broadcast, Mapping[int, str], Traffic]:
+        """What clients train from: the broadcast or, for some methods, what they agree on over public images first.
 
-    def _without_rejected(self, uploads: Upload, sent: Broadcast, clock: Clock) -> tuple[Upload, dict[int, str]]:
-        """The uploads that pass the screening, and why the others do not, by client."""
-        declared = None
-        if self.experiment.privacy != "example":  # noisy counts may be above what there is
-            declared = self.engine.declared(clock.who)
-        alone = self.experiment.privacy == "client"  # one client must not decide whether another counts
-        found = refusals(uploads, sent, declared, alone)
-        if not found:
-            return uploads, {}
-        if len(found) == len(clock.who) and not alone:
-            reasons = "; ".join(dict.fromkeys(found.values()))
-            raise LostError(f"every upload of round {clock.round + 1} was refused: {reasons}")
-        return without(uploads, found), {clock.who[row]: f"refused: {reason}" for row, reason in found.items()}
+        Also whose part in that was rejected, and what it took.
+        """
+        exchange = exchange_of(self.method)
+        if exchange is None or not clock.who:
+            return self.broadcast, {}, Traffic()
+        with section("forward/backward"):
+            clients = self.clients.public_clients(exchange, clock.who, self.broadcast, clock)
+            agreement = agree(exchange, clients, clock)
+        return agreement.broadcast, agreement.rejected, agreement.traffic
 
     def _drift(self, federation: Federation) -> None:
         """What clients hold from now on."""
         if federation is not self.federation:
             self.federation = federation
-            self.engine.move(federation)
-            self.evaluator = Evaluator(self.engine)
+            self.clients.move(federation)
 
     def evaluated(self, played: Round) -> Round:
         """A round's record, with how good the models are now."""
         began = time.perf_counter()
         with section("evaluation"):
-            evaluation = self.evaluator(self.broadcast)
+            evaluation = self.clients.evaluate(self.broadcast)
         backdoor = None
         if isinstance(self.attack, Backdoor):
             backdoor = backdoor_rate(self.engine, self.broadcast, self.attack)
@@ -295,9 +239,14 @@ class Run:
         for place, played in enumerate(self.history[:-1] if ended else self.history):
             if not self._due(played):  # it was evaluated because the run stopped there
                 self.history[place] = played.without_evaluation()
-        self.broadcast, self.memory = state.broadcast, dict(state.attack)
+        self.broadcast = state.broadcast
+        if self.pipeline.attacking is not None:
+            self.pipeline.attacking.memory = dict(state.attack)
         if self.drift:
             self._drift(self.drift.at(len(self.history) - 1))
+
+    def _attack_memory(self) -> AttackMemory:
+        return {} if self.pipeline.attacking is None else self.pipeline.attacking.memory
 
     def client_memory(self, group: Group) -> int:
         """Bytes a client of a group has to keep between rounds: what it does not receive, or its whole last model."""
@@ -335,7 +284,7 @@ class Run:
             clients=self.federation.total,
             rounds=len(self.history),
             seed=experiment.seed,
-            engine=self.engine.name,
+            engine=self.clients.name,
             device=str(self.device),
             model=experiment.model,
             params={name: getattr(self.method, name) for name in parameters(type(self.method))},
@@ -355,6 +304,17 @@ class Run:
             delta=None if self.privacy is None else experiment.delta,
             folder=None if folder is None else str(folder.path),
         )
+
+
+def new_run(
+    experiment: Experiment,
+    method: Method | None = None,
+    federation: Federation | None = None,
+    models: Sequence[ModelSpec] | None = None,
+    ranks: Ranks = ALONE,
+) -> Run:
+    """A run of an experiment at its beginning; see `prepare`."""
+    return Run(prepare(experiment, method, federation, models, ranks))
 
 
 @contextmanager

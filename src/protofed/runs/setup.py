@@ -1,34 +1,128 @@
-"""What a run needs before its first round: the process's settings, the device, the encoder, public images."""
+"""What a run needs before its first round, made from an experiment; wrong input is found here."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from protofed.data.build import dataset_of
+from protofed.data.build import dataset_of, drift_of, federation_of
+from protofed.data.drift import Drift
+from protofed.data.federation import Federation
 from protofed.engines.base import Engine
-from protofed.engines.distributed import Ranks
+from protofed.engines.client_group import group_clients
+from protofed.engines.distributed import ALONE, Ranks
+from protofed.engines.factory import make_engine
+from protofed.engines.private import Privacy, privacy_of
 from protofed.errors import UserError
 from protofed.experiment import Experiment, with_absolute_paths
-from protofed.methods.base import Method, PublicExchange
+from protofed.methods import build_method
+from protofed.methods.base import Method
+from protofed.models import ModelSpec
 from protofed.models.encoder import Encoder
+from protofed.runs.clients import Clients
+from protofed.runs.process import process_settings
+from protofed.server.participation import participants
+from protofed.server.pipeline import Attacking, Defending, Pipeline, Releasing, Screening, Stage
+from protofed.server.public_exchange import exchange_of
+from protofed.trust.attacks import Attack, find_attack
+from protofed.trust.defences import find_defences
 
 
-def public_images(experiment: Experiment, method: Method, encoder: Encoder | None) -> torch.Tensor | None:
+@dataclass(frozen=True)
+class Setup:
+    """An experiment that was checked, and all that it names."""
+
+    experiment: Experiment  # as it is played: engine, width, device and threads are settled, paths are absolute
+    method: Method
+    federation: Federation  # what clients hold in the first round
+    engine: Engine
+    engine_reason: str  # why this engine was taken
+    device: torch.device
+    ranks: Ranks  # the processes of the run
+    encoder: Encoder | None = None
+    drift: Drift | None = None
+    attack: Attack | None = None
+    privacy: Privacy | None = None
+
+    def pipeline(self, clients: Clients) -> Pipeline:
+        """The server of the run: screening, defences, noise, and the method."""
+        exact = self.privacy is None or not self.privacy.noisy_counts
+        alone = self.privacy is not None and self.privacy.one_by_one
+        stages: list[Stage] = [Screening(clients.declared if exact else None, alone)]
+        stages += [Defending(defence) for defence in find_defences(self.experiment.defence)]
+        if self.privacy is not None:
+            stages.append(Releasing(self.privacy.release))
+        return Pipeline(self.method, stages, None if self.attack is None else Attacking(self.attack))
+
+
+def prepare(
+    experiment: Experiment,
+    method: Method | None = None,
+    federation: Federation | None = None,
+    models: Sequence[ModelSpec] | None = None,
+    ranks: Ranks = ALONE,
+) -> Setup:
+    """Check an experiment and build what it names; nothing is written.
+
+    Args:
+        experiment: what is to be run.
+        method: in place of the experiment's, with its parameters.
+        federation: in place of the experiment's data and split.
+        models: in place of the experiment's, dealt to clients in contiguous blocks.
+        ranks: this process among those that share the run.
+
+    Returns:
+        What a run needs.
+
+    Raises:
+        UserError: the experiment cannot be run here; the error names the option.
+
+    Example:
+        >>> setup = prepare(Experiment(method="fedavg", clients=3, device="cpu"))
+        >>> setup.method.name, setup.federation.total
+        ('fedavg', 3)
+    """
+    with process_settings(experiment):
+        method = method or build_method(experiment.method, experiment.params)
+        find_defences(experiment.defence)
+        device = _device(experiment.device, ranks)
+        if federation is not None and experiment.encoder is not None:
+            raise UserError("encoder", experiment.encoder, "a federation of your own may hold features instead")
+        encoder = _encoder(experiment, device)
+        drift = drift_of(experiment, encoder) if federation is None else None
+        federation = federation or (drift.at(0) if drift else federation_of(experiment, encoder))
+        total = federation.total
+        attack = find_attack(experiment.attack, experiment.attackers, total, experiment.seed)
+        if attack is not None:
+            if drift is not None:
+                raise UserError("--attack", attack.name, "what attackers hold does not drift")
+            federation = attack.federation(federation)
+        groups = group_clients(experiment, method, federation, models or experiment.model.split(","), device)
+        public = _public_images(experiment, method, encoder)
+        engine, reason = make_engine(experiment, method, federation, groups, device, public)
+        engine.ranks = ranks
+        privacy = privacy_of(experiment, engine, encoder, lambda number: participants(experiment, total, number))
+        settled = _resolved(experiment, engine)
+    return Setup(settled, method, federation, engine, reason, device, ranks, encoder, drift, attack, privacy)
+
+
+def _public_images(experiment: Experiment, method: Method, encoder: Encoder | None) -> torch.Tensor | None:
     """The public, unlabelled images of a method that needs some."""
-    if not isinstance(method, PublicExchange):
+    exchange = exchange_of(method)
+    if exchange is None:
         return None
     if experiment.public is None:
         raise UserError("--public", None, f"{method.name} needs a public dataset, such as digit-domains")
-    images = dataset_of(experiment, experiment.public, None, encoder).train.images[: method.public_images]
+    images = dataset_of(experiment, experiment.public, None, encoder).train.images[: exchange.public_images]
     return images if encoder is None else encoder.features(images)
 
 
-def encoder_of(experiment: Experiment, device: torch.device) -> Encoder | None:
+def _encoder(experiment: Experiment, device: torch.device) -> Encoder | None:
     """The frozen encoder of an experiment, which alone decides how images are seen."""
     if experiment.encoder is None:
         return None
@@ -39,28 +133,14 @@ def encoder_of(experiment: Experiment, device: torch.device) -> Encoder | None:
     return Encoder.read(Path(experiment.encoder), device)
 
 
-def settle(experiment: Experiment) -> None:
-    """What holds for the whole process: CPU threads, the arithmetic of a GPU, and whether it repeats bit by bit."""
-    if experiment.threads is not None:
-        torch.set_num_threads(experiment.threads)
-    torch.backends.cuda.matmul.allow_tf32 = experiment.precision in ("tf32", "bf16")
-    torch.backends.cudnn.allow_tf32 = experiment.precision in ("tf32", "bf16")
-    if torch.are_deterministic_algorithms_enabled() != experiment.deterministic:  # saying it imports a compiler
-        torch.use_deterministic_algorithms(experiment.deterministic)
-    torch.backends.cudnn.deterministic = experiment.deterministic
-    if experiment.deterministic:
-        torch.backends.cudnn.benchmark = False
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # read when CUDA starts
-
-
-def resolved(experiment: Experiment, engine: Engine) -> Experiment:
+def _resolved(experiment: Experiment, engine: Engine) -> Experiment:
     """The experiment as it is run, so that it runs again the same way, and from any folder."""
     settled: dict[str, Any] = {"engine": engine.name, "width": engine.width, "device": str(engine.device)}
     settled["threads"] = torch.get_num_threads()
     return Experiment.from_mapping(dataclasses.asdict(with_absolute_paths(experiment)) | settled)
 
 
-def device_of(name: str, ranks: Ranks) -> torch.device:
+def _device(name: str, ranks: Ranks) -> torch.device:
     """The device of a name; each of several processes has a GPU of its own."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

@@ -25,7 +25,7 @@ from protofed.randomness import generator
 from protofed.runs.folder import RunFolder
 from protofed.runs.network_label import read_network_label
 from protofed.runs.result import summarise
-from protofed.runs.run import Run
+from protofed.runs.run import Run, new_run
 from protofed.serving import refusal
 from protofed.serving.card import RULES, TRAINING, ModelCard
 from protofed.serving.predictor import Predictor
@@ -69,7 +69,7 @@ def restored(folder: RunFolder, data: str | None = None) -> Run:
         raise UserError("--data", data, "it is for a federation's runs; this one names its data itself")
     plain: dict[str, Any] = {"engine": "sequential", "width": None, "device": "cpu", "threads": None, "secure": False}
     experiment = dataclasses.replace(experiment, dataset=data or experiment.dataset, **plain)
-    run = Run(experiment, federation=_standing_in(experiment, folder) if elsewhere else None)
+    run = new_run(experiment, federation=_standing_in(experiment, folder) if elsewhere else None)
     if not folder.checkpoint.file.exists():
         raise UserError("DIR", str(folder.path), "the run was cut off before its first checkpoint")
     run.restore(folder)

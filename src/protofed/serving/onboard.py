@@ -24,7 +24,7 @@ from protofed.models import MODELS
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes, distance, pooled_contrast
 from protofed.randomness import generator, key
-from protofed.runs.run import Run
+from protofed.runs.run import Run, new_run
 from protofed.serving.card import TRAINING, ModelCard
 from protofed.serving.export import Exported, measured
 from protofed.serving.predictor import Predictor, extended
@@ -229,7 +229,7 @@ def _run(card: ModelCard, method: Newcomer, client: Client, spec: str, epochs: i
         }
     )
     federation = Federation((client,), tuple(card.classes[: card.head_classes]))
-    return Run(experiment, method, federation)
+    return new_run(experiment, method, federation)
 
 
 def _held(labels: Tensor) -> list[int]:
@@ -242,5 +242,5 @@ def _weights(run: Run) -> dict[str, Tensor]:
 
 
 def _accuracy(run: Run) -> dict[str, float]:
-    found = run.evaluator(run.broadcast).means()
+    found = run.clients.evaluate(run.broadcast).means()
     return {rule: found[f"own/own/{rule}"] for rule in RULES}

@@ -25,7 +25,7 @@ from protofed.prototypes import kmeans
 from protofed.randomness import key
 from protofed.runs.folder import RunFolder
 from protofed.runs.result import Result
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 from protofed.studies import sweeps
 from protofed.studies.comparison import Spread
 
@@ -139,7 +139,7 @@ def silhouettes(result: Result, largest: int) -> dict[int, float]:
     """
     assert result.folder is not None  # a sweep with a folder has run it
     opened = RunFolder.open(Path(result.folder))
-    run = Run(opened.experiment())
+    run = new_run(opened.experiment())
     run.restore(opened)
     classes = len(run.federation.classes)
     clients: dict[int, list[float]] = {}

@@ -28,7 +28,7 @@ from protofed.prototypes import distance
 from protofed.runs.folder import RunFolder, make_folder
 from protofed.runs.progress import Progress
 from protofed.runs.result import Accuracy, Result
-from protofed.runs.run import Run
+from protofed.runs.run import new_run
 from protofed.server.round import Round
 from protofed.studies.comparison import SEEDS, Spread, check_seeds, share_cores
 from protofed.studies.papers import (
@@ -401,7 +401,7 @@ def _prototype_distance(result: Result) -> float:
     """The mean over clients of how far features are from the global prototypes of their classes: FedProto's L_R."""
     assert result.folder is not None
     folder = RunFolder.open(Path(result.folder))
-    run = Run(folder.experiment())
+    run = new_run(folder.experiment())
     run.restore(folder)
     prototypes = run.method.references(run.broadcast)
     assert prototypes is not None

@@ -22,7 +22,7 @@ from protofed.methods import method_class, parameters
 from protofed.runs.folder import make_folder
 from protofed.runs.progress import Progress
 from protofed.runs.result import Result
-from protofed.runs.run import Run
+from protofed.runs.setup import prepare
 from protofed.studies import comparison
 from protofed.studies.comparison import MethodRow, rows_of
 from protofed.studies.workers import Task, play_all, run_name
@@ -166,7 +166,7 @@ def create_folder(path: Path, planned: Plan, config: str = CONFIG) -> Path:
     """A new folder for a sweep, with what is needed to run or resume it; wrong input leaves none behind."""
     for _, run in planned.runs:
         if run.seed == planned.experiment.seed:
-            Run(run)
+            prepare(run)
     shared = (planned.methods, planned.seeds, planned.jobs, planned.experiment)
     text = comparison.config_text(*shared, grid=dict(planned.grid), score=planned.score)
     return make_folder(path, config, text)

@@ -35,7 +35,7 @@ from protofed.models.net import Net
 from protofed.randomness import generator, step_keys
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
-from protofed.runs.run import Run
+from protofed.runs.run import Run, new_run
 from protofed.server.participation import participants
 from protofed.server.round import Round
 
@@ -232,7 +232,7 @@ def examine(folder: RunFolder, points: int, progress: Progress | None = None) ->
     played = folder.checkpoint.rounds()
     if played is None:
         raise UserError("DIR", str(folder.path), "it has no checkpoint yet")
-    run = Run(_plain(experiment))
+    run = new_run(_plain(experiment))
     history = folder.played()[:played]
     if len(history) < played or any(played.losses is None for played in history):
         raise UserError("DIR", str(folder.path), f"rounds.jsonl does not have the losses of {played} rounds")
@@ -290,7 +290,7 @@ class Probe(Sequential):
 
     def measure(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> Iterator[tuple[Constants, Tensor]]:
         """The constants of each client, with the gradient of its objective, as its turn begins."""
-        received = self._receive(who, broadcast)
+        received = self.receive(who, broadcast)
         for group in self.groups:
             for row, member in enumerate(group.members):
                 if member in received:

@@ -28,7 +28,7 @@ from protofed.methods import method_class
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress, Relay, Standing, label
 from protofed.runs.result import Result
-from protofed.runs.run import Interrupted, Run
+from protofed.runs.run import Interrupted, new_run
 
 START_UP = 2.0
 """Seconds until a worker is ready, most of them for importing torch."""
@@ -90,16 +90,16 @@ def prepare(experiment: Experiment, path: Path | None) -> Callable[[Progress], R
     """What plays a run: from its beginning, from where its folder stands, or not at all if that is complete."""
     let_go()
     if path is None:
-        return partial(Run(experiment).play, None)
+        return partial(new_run(experiment).play, None)
     if (path / "result.json").exists():
         result = Result.read(path)
         return lambda _: result
     if path.exists():
         opened = RunFolder.open(path).claim()
-        run = Run(opened.experiment())
+        run = new_run(opened.experiment())
         run.restore(opened)
         return partial(run.play, opened)
-    run = Run(experiment)
+    run = new_run(experiment)
     return partial(run.play, RunFolder.create(path, run.experiment))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from protofed.errors import UserError
 from protofed.messages import Upload
-from protofed.methods.base import Method, PublicExchange, Summed
+from protofed.methods.base import Method, Summed
 from protofed.prototypes import Prototypes
 
 IMPORTANCE = "importance"
@@ -21,7 +21,7 @@ IMPORTANCE = "importance"
 def summed(method: Method, what: str) -> Summed:
     """How the method's uploads are added up; an error that names `what` where it needs each client's own."""
     found = method.summed() if _is_of_its_aggregation(type(method)) else None
-    if found is None or isinstance(method, PublicExchange):
+    if found is None or method.exchanges_public:
         raise UserError(what, method.name, "its server needs each client's own upload, not only their sum")
     return found
 

@@ -1,0 +1,78 @@
+"""What a run asks of its clients, wherever they are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from protofed.data.federation import Federation
+from protofed.engines.base import Engine, Outcome
+from protofed.engines.public_phase import PublicPhase
+from protofed.evaluation.accuracy import Evaluation, Evaluator
+from protofed.messages import Broadcast
+from protofed.methods.base import Clock, PublicExchange
+from protofed.server.public_exchange import PublicClients
+
+
+class Clients(ABC):
+    """The clients of a run."""
+
+    here: ClassVar[bool]  # whether their data and models are in this process
+    name: str  # of what trains them, as result.json says it
+
+    @abstractmethod
+    def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> Outcome:
+        """Local training of the clients in `who`, which are in client order."""
+
+    @abstractmethod
+    def evaluate(self, broadcast: Broadcast) -> Evaluation:
+        """How good the clients' models are, and the one that the server sends."""
+
+    @abstractmethod
+    def declared(self, who: Sequence[int]) -> list[int]:
+        """The most samples that prototypes of these clients may count."""
+
+    @abstractmethod
+    def public_clients(
+        self, method: PublicExchange, who: Sequence[int], broadcast: Broadcast, clock: Clock
+    ) -> PublicClients:
+        """The clients of a round, about to look at public images."""
+
+    @abstractmethod
+    def move(self, federation: Federation) -> None:
+        """Go on with other data of the same clients."""
+
+
+class LocalClients(Clients):
+    """Those of an engine in this process."""
+
+    here: ClassVar[bool] = True
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.name = engine, engine.name
+        self.evaluator = Evaluator(engine)
+
+    def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> Outcome:
+        """By the engine."""
+        return self.engine.round(who, broadcast, clock)
+
+    def evaluate(self, broadcast: Broadcast) -> Evaluation:
+        """By the engine, on the clients' test data."""
+        return self.evaluator(broadcast)
+
+    def declared(self, who: Sequence[int]) -> list[int]:
+        """By the data that they hold."""
+        return self.engine.declared(who)
+
+    def public_clients(
+        self, method: PublicExchange, who: Sequence[int], broadcast: Broadcast, clock: Clock
+    ) -> PublicClients:
+        """By the engine, on the run's public images."""
+        assert self.engine.public is not None  # `prepare` refuses a run without
+        return PublicPhase(self.engine, method, self.engine.public, who, broadcast, clock)
+
+    def move(self, federation: Federation) -> None:
+        """The engine takes the data in; test data may differ too."""
+        self.engine.move(federation)
+        self.evaluator = Evaluator(self.engine)

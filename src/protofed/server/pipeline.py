@@ -1,0 +1,125 @@
+"""What the server does with a round's uploads: stages, one after the other, then the method's aggregation.
+
+A stage gets the uploads of the clients in `clock.who`, in that order, and what they were sent; it returns uploads, and
+notes on clients. One that rejects uploads returns those of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from protofed.errors import LostError
+from protofed.messages import Broadcast, Upload
+from protofed.methods.base import Clock, Method
+from protofed.trust.attacks import Attack, AttackMemory
+from protofed.trust.defences import Defence
+from protofed.trust.screening import refusals, without
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What a stage says of clients."""
+
+    rejected: Mapping[int, str] = field(default_factory=dict)  # the reason, by client
+    suspected: Sequence[int] = ()
+
+
+class Stage(Protocol):
+    """A step between the clients and the method's server."""
+
+    def apply(self, uploads: Upload, sent: Broadcast, clock: Clock) -> tuple[Upload, Notes]:
+        """The uploads that go on, and what there is to say of clients."""
+
+
+@dataclass
+class Attacking:
+    """Clients that attack send something else than what they have trained; for experiments."""
+
+    attack: Attack
+    memory: AttackMemory = field(default_factory=dict)
+
+    def apply(self, uploads: Upload, sent: Broadcast, clock: Clock) -> tuple[Upload, Notes]:
+        """With the attackers' uploads in place of their own."""
+        return self.attack.send(uploads, sent, clock, self.memory), Notes()
+
+
+@dataclass(frozen=True)
+class Screening:
+    """Uploads that no honest client can have made are rejected, by the same rules for every engine.
+
+    Args:
+        declared: the most samples that prototypes of some clients may count; None where counts are noisy.
+        alone: each upload is judged by itself: one client must not decide whether another counts.
+    """
+
+    declared: Callable[[Sequence[int]], list[int]] | None
+    alone: bool = False
+
+    def apply(self, uploads: Upload, sent: Broadcast, clock: Clock) -> tuple[Upload, Notes]:
+        """Without those that are rejected; all of them may be only where each is judged alone."""
+        rejected = refusals(uploads, sent, self.declared(clock.who) if self.declared else None, self.alone)
+        if not rejected:
+            return uploads, Notes()
+        if len(rejected) == len(clock.who) and not self.alone:
+            why = "; ".join(dict.fromkeys(rejected.values()))
+            raise LostError(f"every upload of round {clock.round + 1} was refused: {why}")
+        reasons = {clock.who[row]: f"refused: {reason}" for row, reason in rejected.items()}
+        return without(uploads, rejected), Notes(rejected=reasons)
+
+
+@dataclass(frozen=True)
+class Defending:
+    """A robust aggregation before the method's own."""
+
+    defence: Defence
+
+    def apply(self, uploads: Upload, sent: Broadcast, clock: Clock) -> tuple[Upload, Notes]:
+        """As the defence leaves them."""
+        uploads, suspected = self.defence(uploads, sent)
+        return uploads, Notes(suspected=[clock.who[row] for row in suspected])
+
+
+@dataclass(frozen=True)
+class Releasing:
+    """Noise, by a server that is trusted to add it."""
+
+    release: Callable[[Upload, Broadcast, Clock], Upload]
+
+    def apply(self, uploads: Upload, sent: Broadcast, clock: Clock) -> tuple[Upload, Notes]:
+        """What the method's server may see."""
+        return self.release(uploads, sent, clock), Notes()
+
+
+@dataclass(frozen=True)
+class Processed:
+    """What came out of a round's uploads."""
+
+    broadcast: Broadcast  # what is sent next
+    arrived: Upload  # what clients sent, attackers' uploads in place of what they trained
+    who: tuple[int, ...]  # the clients whose uploads were aggregated
+    rejected: dict[int, str]
+    suspected: list[int]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The server of a run."""
+
+    method: Method
+    stages: Sequence[Stage]
+    attacking: Attacking | None = None
+
+    def process(self, uploads: Upload, sent: Broadcast, clock: Clock) -> Processed:
+        """A round's uploads, of the clients in `clock.who`, through all stages and the aggregation."""
+        if self.attacking is not None:
+            uploads, _ = self.attacking.apply(uploads, sent, clock)
+        arrived, rejected, suspected = uploads, dict[int, str](), set[int]()
+        for stage in self.stages:
+            uploads, notes = stage.apply(uploads, sent, clock)
+            rejected |= notes.rejected
+            suspected |= set(notes.suspected)
+            clock = clock._replace(who=tuple(member for member in clock.who if member not in notes.rejected))
+        broadcast = self.method.aggregate(uploads, sent, clock)
+        return Processed(broadcast, arrived, clock.who, rejected, sorted(suspected))
