@@ -17,7 +17,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from safetensors.torch import load_file
 
 from protofed.deploy import client, server
-from protofed.deploy.client_memory import FolderMemory
+from protofed.deploy.client_memory import FolderMemory, StateMemory
 from protofed.deploy.follow_run import HOPELESS
 from protofed.deploy.server import serve, server_app
 from protofed.deploy.server_settings import Settings
@@ -64,6 +64,58 @@ def assert_same(path: Path, local: Run) -> None:
 def test_a_run_over_the_network_equals_the_sequential_one(method: str, tmp_path: Path) -> None:
     serve(Loopback(in_simulation(4)), experiment(method), Settings(out=str(tmp_path / "run")))
     assert_same(tmp_path / "run", sequential(experiment(method)))
+
+
+def exchanging(exchange: str, **more: Any) -> Experiment:
+    """Clients that agree on public images before they train."""
+    given: dict[str, Any] = {
+        "dataset": "digits",
+        "train_size": 120,
+        "alpha": 1.0,
+        "clients": 3,
+        "rounds": 2,
+        "lr": 0.001,
+    }
+    given |= {"public": "digit-domains", "model": "cnn", "device": "cpu", "threads": 1, "engine": "sequential"}
+    params = {"public_images": 40, "public_batch": 16, "exchange": exchange}
+    return Experiment(method="fccl-plus", params=params, **given | more)
+
+
+@pytest.mark.parametrize("exchange", ["batch", "round"])
+def test_clients_agree_on_public_images_over_the_network(exchange: str, tmp_path: Path) -> None:
+    asked = exchanging(exchange)
+    grid = Loopback(in_simulation(3))
+    serve(grid, asked, Settings(out=str(tmp_path / "run")))
+    assert_same(tmp_path / "run", sequential(asked))
+    kinds = [message.metadata.message_type for message in grid.asked if message.metadata.group_id == "1"]
+    parts = 4 if exchange == "batch" else 2  # 40 images are three batches; then the models
+    assert kinds.count("train.public") == 3 * parts
+    assert kinds.count("train") == kinds.count("query.public") == 3
+    for line in lines(tmp_path / "run"):
+        number = str(line["round"])
+        assert line["bytes_down"] == sum(size(m.content) for m in grid.asked if m.metadata.group_id == number)
+
+
+def test_who_has_other_public_images_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = exchanging("batch", rounds=1)
+    made = client.pack
+
+    def lie(facts: dict[str, Any], *rest: Any) -> Any:
+        return made({**facts, "digest": "other"} if facts.get("id") == 1 and "digest" in facts else facts, *rest)
+
+    monkeypatch.setattr(client, "pack", lie)
+    serve(Loopback(in_simulation(3)), asked, Settings(out=str(tmp_path / "run")))
+    (line,) = lines(tmp_path / "run")
+    assert line["left_out"] == {"1": "refused: its public images are others"}
+    assert line["participants"] == [0, 2]
+
+
+def test_a_client_that_has_not_begun_an_exchange_refuses_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StateMemory, "keep", lambda *_: None)  # what it kept is gone
+    with pytest.raises(LostError, match="fewer than 1 of the round's clients are left"):
+        serve(Loopback(in_simulation(3)), exchanging("batch"), Settings(out=str(tmp_path / "run")))
 
 
 def test_with_some_clients_a_round_too(tmp_path: Path) -> None:

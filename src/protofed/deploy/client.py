@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -13,18 +14,23 @@ import numpy as np
 import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from safetensors.torch import save
+from torch import Tensor
 
 from protofed.data import Federation
 from protofed.data.build import federation_of
-from protofed.deploy.client_memory import ClientMemory, FolderMemory, StateMemory, recall, remember
+from protofed.deploy.client_memory import PUBLIC as MODEL
+from protofed.deploy.client_memory import SECRETS, ClientMemory, FolderMemory, StateMemory, recall, remember
 from protofed.deploy.owner import PARTS, Says
-from protofed.deploy.wire import pack, read_book, size, spelt, unpack
+from protofed.deploy.wire import numbered, pack, part_of, read_book, size, spelt, unpack
+from protofed.engines.public_phase import PublicPhase
 from protofed.errors import UserError
 from protofed.experiment import Experiment
-from protofed.messages import Broadcast, Upload
+from protofed.messages import Broadcast, Upload, tensors_in
 from protofed.methods.base import Clock
 from protofed.runs.process import process_settings
 from protofed.runs.run import Run, new_run
+from protofed.server.public_exchange import exchange_of
 from protofed.trust.screening import RefusedError, Schema, tensors_of
 from protofed.trust.secagg import PUBLIC, SEALED, Member, added, integers
 from protofed.trust.summation import summed
@@ -119,23 +125,78 @@ def train(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMem
 def evaluate(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
     """Accuracies of this client's model, and of the server's, on its own test set."""
     run, received, _ = _arrive(facts, data, owner, memory, after=True)
-    if memory.secrets():
-        member = Member.decode(memory.secrets())
+    if memory.note(SECRETS):
+        member = Member.decode(memory.note(SECRETS))
         member.end()
-        memory.keep_secrets(member.encode())
+        memory.keep(SECRETS, member.encode())
     with process_settings(run.experiment):
         scores = asdict(run.clients.evaluate(received))
     del scores["traffic"]  # that is the server's to count
     return pack({"id": owner.id, **scores})
 
 
+def public_images(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
+    """Before an exchange on public images: how many this client has, and which."""
+    run, _, _ = _arrive(facts, data, owner, memory)
+    images = _public(run)
+    digest = hashlib.sha256(images.contiguous().numpy().tobytes()).hexdigest()
+    return pack({"id": owner.id, "images": len(images), "digest": digest})
+
+
+def public_step(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
+    """A part of an exchange on public images: learn from the server's answers, then look at the next batches.
+
+    Where no batch is asked for, the model after all of them is sent.
+    """
+    run, received, clock = _arrive(facts, data, owner, memory)
+    exchange = exchange_of(run.method)
+    if exchange is None:
+        raise RefusedError(f"{run.method.name} exchanges nothing on public images")
+    with process_settings(run.experiment):
+        phase = PublicPhase(run.engine, exchange, _public(run), [owner.id], received, clock)
+        first, learned, wanted = facts.get("first"), facts.get("learned", []), facts.get("wanted", [])
+        if not (_are_batches(learned, phase.number_of_batches) and _are_batches(wanted, phase.number_of_batches)):
+            raise RefusedError("there are no such public batches")
+        if not first:
+            phase.models = [_recalled(memory, clock)]
+        for number in learned:
+            phase.learn(number, Broadcast(numbers=part_of(received.numbers, number)))
+        if wanted:
+            upload = Upload(numbers=numbered({number: phase.outputs(number).client(0).numbers for number in wanted}))
+        else:
+            upload = phase.weights().client(0)
+    owner.check_upload(upload)
+    answer = pack({"id": owner.id}, upload)
+    owner.check_size(size(answer))
+    memory.keep(MODEL, save({"round": torch.tensor(clock.round), **phase.models[0]}) if wanted else b"")
+    return answer
+
+
+def _recalled(memory: ClientMemory, clock: Clock) -> dict[str, Tensor]:
+    """The model as it was after the last part of this round's exchange."""
+    state = tensors_in(memory.note(MODEL)) if memory.note(MODEL) else {}
+    if not state or int(state.pop("round")) != clock.round:
+        raise RefusedError("it has not begun this exchange")
+    return state
+
+
+def _are_batches(numbers: Any, most: int) -> bool:
+    return isinstance(numbers, list) and all(isinstance(number, int) and 0 <= number < most for number in numbers)
+
+
+def _public(run: Run) -> Tensor:
+    if run.engine.public is None:
+        raise RefusedError("there are no public images")
+    return run.engine.public
+
+
 def keys(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
     """Secure aggregation, step 1: new keys."""
     _, clock = _asked(facts, data, owner)
-    before = Member.decode(memory.secrets()) if memory.secrets() else None
+    before = Member.decode(memory.note(SECRETS)) if memory.note(SECRETS) else None
     member = Member.begin(owner.id, clock.who, clock.round, before)
     answer = pack({"id": owner.id, "public": member.keys().hex()})
-    memory.keep_secrets(member.encode())
+    memory.keep(SECRETS, member.encode())
     return answer
 
 
@@ -144,7 +205,7 @@ def shares(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMe
     _, clock = _asked(facts, data, owner)
     member = _member(memory, clock)
     answer = pack({"id": owner.id, "sealed": spelt(member.share(read_book(facts.get("publics"), PUBLIC)))})
-    memory.keep_secrets(member.encode())
+    memory.keep(SECRETS, member.encode())
     return answer
 
 
@@ -153,7 +214,7 @@ def masked(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMe
     run, received, clock = _arrive(facts, data, owner, memory)
     member = _member(memory, clock)
     member.receive(read_book(facts.get("sealed"), SEALED))
-    memory.keep_secrets(member.encode())  # now, so that the masks serve one turn, whatever is asked while it trains
+    memory.keep(SECRETS, member.encode())  # now, so that the masks serve one turn, whatever is asked while it trains
     with process_settings(run.experiment):
         outcome = run.clients.round([owner.id], received, clock)
     owner.check_upload(outcome.uploads.client(0))
@@ -161,7 +222,7 @@ def masked(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMe
     row = member.mask(integers(terms, len(member.who)))
     answer = pack({"id": owner.id}, Upload(numbers={"masked": torch.from_numpy(row.view(np.int64))}))
     owner.check_size(size(answer))
-    memory.keep_secrets(member.encode())
+    memory.keep(SECRETS, member.encode())
     remember(memory, run.engine.groups[0], clock.round)
     return answer
 
@@ -171,13 +232,13 @@ def unmask(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMe
     _, clock = _asked(facts, data, owner)
     member = _member(memory, clock)
     answer = pack({"id": owner.id, "told": spelt(member.reveal(facts["there"]))})
-    memory.keep_secrets(member.encode())
+    memory.keep(SECRETS, member.encode())
     return answer
 
 
 def _member(memory: ClientMemory, clock: Clock) -> Member:
     """This client's side of the round's secure aggregation, as it was after the last step."""
-    member = Member.decode(memory.secrets()) if memory.secrets() else None
+    member = Member.decode(memory.note(SECRETS)) if memory.note(SECRETS) else None
     if member is None or member.round != clock.round:
         raise RefusedError("it has no keys for this round")
     return member
@@ -198,6 +259,7 @@ def _arrive(
     experiment, clock = _asked(facts, data, owner)
     here = federation_here(experiment, owner).named(facts["classes"], facts["domains"])
     machine: dict[str, Any] = {"device": owner.device, "threads": owner.threads, "engine": "sequential", "width": None}
+    machine["data_dir"] = owner.data_dir or experiment.data_dir  # of public images; federation_here has its own
     run = new_run(replace(experiment, secure=False, **machine), federation=here)
     (group,) = run.engine.groups
     recall(memory, group, clock.round + after)
@@ -238,3 +300,5 @@ app.query("keys")(partial(_answer, keys))
 app.query("shares")(partial(_answer, shares))
 app.train("masked")(partial(_answer, masked))
 app.query("unmask")(partial(_answer, unmask))
+app.query("public")(partial(_answer, public_images))
+app.train("public")(partial(_answer, public_step))

@@ -19,6 +19,8 @@ from protofed.internal.atomic_files import write_file
 from protofed.messages import tensors_in
 
 KEPT = 3
+SECRETS, PUBLIC = "secrets.json", "public.bin"
+"""Notes within a round: secrets of secure aggregation, and the model in an exchange on public images."""
 
 
 class ClientMemory(Protocol):
@@ -36,18 +38,18 @@ class ClientMemory(Protocol):
     def forget(self, number: int) -> None:
         """Do not keep it any longer."""
 
-    def secrets(self) -> bytes:
-        """Of secure aggregation; nothing if there are none."""
+    def note(self, name: str) -> bytes:
+        """What is kept within a round under a name; nothing if there is none."""
 
-    def keep_secrets(self, data: bytes) -> None:
-        """In place of those before."""
+    def keep(self, name: str, data: bytes) -> None:
+        """Keep it in place of what was kept before."""
 
 
 class StateMemory:
     """In the state that Flower keeps for a client during a run: in a simulation, and wherever no folder is given."""
 
     NAME = "protofed-own-"
-    SECRETS = "protofed-secrets"
+    NOTE = "protofed-note-"
 
     def __init__(self, state: RecordDict) -> None:
         self.state = state
@@ -68,13 +70,14 @@ class StateMemory:
         """Do not keep it any longer."""
         del self.state[f"{self.NAME}{number}"]
 
-    def secrets(self) -> bytes:
-        """Of secure aggregation; nothing if there are none."""
-        return self.state.array_records[self.SECRETS]["safetensors"].data if self.SECRETS in self.state else b""
+    def note(self, name: str) -> bytes:
+        """What is kept within a round under a name; nothing if there is none."""
+        key = self.NOTE + name
+        return self.state.array_records[key]["safetensors"].data if key in self.state else b""
 
-    def keep_secrets(self, data: bytes) -> None:
-        """In place of those before."""
-        self.state[self.SECRETS] = record(data)
+    def keep(self, name: str, data: bytes) -> None:
+        """Keep it in place of what was kept before."""
+        self.state[self.NOTE + name] = record(data)
 
 
 class FolderMemory:
@@ -103,14 +106,14 @@ class FolderMemory:
         """Do not keep it any longer."""
         self._file(number).unlink(missing_ok=True)
 
-    def secrets(self) -> bytes:
-        """Of secure aggregation; nothing if there are none."""
-        path = self.folder / "secrets.json"
+    def note(self, name: str) -> bytes:
+        """What is kept within a round under a name; nothing if there is none."""
+        path = self.folder / name
         return path.read_bytes() if path.exists() else b""
 
-    def keep_secrets(self, data: bytes) -> None:
-        """In place of those before; whole or not at all."""
-        self._write(self.folder / "secrets.json", data)
+    def keep(self, name: str, data: bytes) -> None:
+        """Keep it in place of what was kept before; whole or not at all."""
+        self._write(self.folder / name, data)
 
     def _write(self, path: Path, data: bytes) -> None:
         write_file(path, lambda draft: draft.write_bytes(data), alone=True, mode=0o600)

@@ -23,8 +23,9 @@ from flwr.serverapp import Grid, ServerApp
 from protofed.data import Client, Federation, Samples, check_name
 from protofed.deploy.exchange import Answers, exchange
 from protofed.deploy.follow_run import HOPELESS
+from protofed.deploy.remote_public import RemotePublicClients
 from protofed.deploy.server_settings import Settings, check_out, read_nodes
-from protofed.deploy.wire import pack, read_book, size, spelt, unpack
+from protofed.deploy.wire import LARGEST, pack, read_book, size, spelt, unpack
 from protofed.engines.base import Outcome
 from protofed.engines.private import made_up
 from protofed.errors import DivergedError, HopelessError, LostError, UserError
@@ -66,8 +67,6 @@ from protofed.trust.summation import summed, upload_of
 T = TypeVar("T")
 
 LOG = logging.getLogger("flwr")
-LARGEST = 2 * 10**9
-"""Bytes of an answer."""
 LARGEST_IMAGE = 2**24
 """Bytes of a client's image: the server makes one of the size that the client names."""
 MOST_SAMPLES = 10**9
@@ -78,6 +77,8 @@ TRIES = 3
 """How often a round is played until it counts."""
 PAUSE = 1.0
 """Seconds between two looks for clients."""
+STAND_IN = "digits"
+"""Stands at the server for the public dataset, whose files clients have: it needs none."""
 AWAY = "not connected"
 NO_DATA = "it brings no data, but others do: say --data"
 SOME_DATA = "it brings data, and nobody did when the run began"
@@ -226,8 +227,16 @@ class Remote(Clients):
     def public_clients(
         self, method: PublicExchange, who: Sequence[int], broadcast: Broadcast, clock: Clock
     ) -> PublicClients:
-        """Not yet: `check` refuses such methods."""
-        raise NotImplementedError
+        """Those that are connected; who is not, or fails on the way, is left out of the round."""
+        self._traffic, self.clock = Traffic(), clock
+        there = self.clients.connected()
+        members = [member for member in who if member in there]
+        group, classes = self.engine.groups[0], len(self.federation.classes)
+        public = RemotePublicClients(
+            self._ask, method, group, classes, self.schema, members, self._needed(who), broadcast
+        )
+        public.left_out |= self.clients.absent([member for member in who if member not in there])
+        return public
 
     def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> Outcome:
         """Until the minimum of clients has answered, or they have failed too often."""
@@ -488,8 +497,8 @@ def check(experiment: Experiment) -> None:
         factory_of(model)
     for dataset in experiment.dataset.split("+"):
         check_name(dataset)
-    if method.exchanges_public:
-        raise UserError("--method", experiment.method, "over a network there is no exchange within a round")
+    if method.exchanges_public and experiment.public is None:
+        raise UserError("--public", None, f"{method.name} needs a public dataset, such as digit-domains")
     for name in ("drift", "encoder", "start", "novel", "attack", "privacy"):
         if getattr(experiment, name) != getattr(Experiment, name):
             raise UserError(f"--{name}", getattr(experiment, name), "it is not for runs over a network")
@@ -516,7 +525,10 @@ def _label(clients: Connections) -> NetworkLabel:
 def _prepared(experiment: Experiment, clients: Connections, said: NetworkLabel) -> Run:
     """A run whose clients stand for those that are elsewhere."""
     stand_ins = [_noise(shape) for shape in said["shapes"]]
-    local = dataclasses.replace(experiment, engine="sequential", width=None, device="cpu", secure=False)
+    public = None if experiment.public is None else STAND_IN
+    local = dataclasses.replace(
+        experiment, engine="sequential", width=None, device="cpu", secure=False, public=public, data_dir=None
+    )
     federation = Federation(tuple(stand_ins), tuple(said["classes"]), tuple(said["domains"]))
     setup = prepare(local, federation=federation)
     method, group = setup.method, setup.engine.groups[0]

@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor
 
 from protofed.messages import Message
 from protofed.trust.screening import RefusedError
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Of the form of messages; both sides must have the same."""
+LARGEST = 2 * 10**9
+"""Bytes of an answer."""
 LARGEST_FACTS = 1_000_000
 """Bytes."""
 DIGEST = 32
@@ -60,6 +63,17 @@ def unpack(content: RecordDict, largest: int) -> tuple[dict[str, Any], bytes]:
     except (KeyError, TypeError, ValueError, RecursionError):
         raise RefusedError("it is not a message") from None
     return facts, array.data
+
+
+def numbered(parts: Mapping[int, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Tensors of several batches under one name each, NUMBER/NAME."""
+    return {f"{number}/{name}": tensor for number, part in parts.items() for name, tensor in part.items()}
+
+
+def part_of(tensors: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
+    """Those of one batch again."""
+    begin = f"{number}/"
+    return {name.removeprefix(begin): tensor for name, tensor in tensors.items() if name.startswith(begin)}
 
 
 def spelt(book: Mapping[int, bytes]) -> dict[str, str]:

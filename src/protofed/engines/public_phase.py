@@ -10,7 +10,7 @@ from torch import Tensor
 
 from protofed.data.images import fit
 from protofed.engines.base import Engine
-from protofed.messages import Broadcast, Upload
+from protofed.messages import Broadcast, Traffic, Upload
 from protofed.methods.base import Clock, PublicExchange
 from protofed.models.net import Net
 from protofed.randomness import generator, step_keys
@@ -35,6 +35,7 @@ class PublicPhase:
     ) -> None:
         """`public` are unlabelled images, [n, c, h, w]; `sent` is what clients without a turn yet begin with."""
         self.engine, self.method, self.public, self.clock = engine, method, public, clock
+        self.who, self.left_out, self.traffic = tuple(who), dict[int, str](), Traffic()
         received = engine.receive(who, sent)
         self.present = engine.present(received)
         order = torch.randperm(len(public), generator=generator(engine.experiment.seed, "public", clock.round))
@@ -50,10 +51,13 @@ class PublicPhase:
         """What the clients send about a batch."""
         views = zip(self.present, self.models, self._views(number), strict=True)
         made = [self.method.public_upload(*self.engine.forward(group, state, x)) for (group, _), state, x in views]
-        return self.engine.gathered(self.present, made)
+        uploads = self.engine.gathered(self.present, made)
+        self.traffic += Traffic(up=sum(uploads.sizes()))
+        return uploads
 
     def learn(self, number: int, answer: Broadcast) -> None:
         """One step of every model on a batch, towards what the server has answered."""
+        self.traffic += Traffic(down=len(self.who) * answer.size())
         for place, ((group, rows), x) in enumerate(zip(self.present, self._views(number), strict=True)):
             keys = step_keys(self.engine.keys(group, rows, "public", self.clock), 1, number).squeeze(-1)
             loss = partial(self._loss, x, answer)

@@ -6,7 +6,7 @@ import dataclasses
 import signal
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
@@ -21,7 +21,7 @@ from protofed.evaluation.snapshot import Snapshot, take_snapshot
 from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
 from protofed.internal.profiling import profiled_round, section
-from protofed.messages import Broadcast, Traffic
+from protofed.messages import Traffic
 from protofed.methods import parameters
 from protofed.methods.base import Clock, Method
 from protofed.models import ModelSpec, parameter_count
@@ -34,7 +34,7 @@ from protofed.runs.progress import Progress, Standing, seconds_left, told_score
 from protofed.runs.result import Result, summarise
 from protofed.runs.setup import Setup, prepare
 from protofed.server.participation import participants
-from protofed.server.public_exchange import agree, exchange_of
+from protofed.server.public_exchange import Agreement, agree, exchange_of
 from protofed.server.round import Round
 from protofed.trust.attacks import AttackMemory, Backdoor
 
@@ -126,11 +126,11 @@ class Run:
             clients = self.federation.total
             who = tuple(participants(self.experiment, clients, len(self.history)))
             clock = Clock(len(self.history), self.experiment.rounds, who, clients, self.experiment.seed)
-            start, rejected, exchanged = self._agreed(clock)
-            outcome = self.clients.round(who, start, clock)
+            agreed = self._agreed(clock)
+            outcome = self.clients.round(agreed.who, agreed.broadcast, clock._replace(who=agreed.who))
             with section("aggregation"):
                 server = self.pipeline.process(outcome.uploads, self.broadcast, clock._replace(who=outcome.who))
-            traffic = outcome.traffic + exchanged
+            traffic = agreed.traffic + outcome.traffic
             if self.attack is not None:  # they send something else than what they have trained
                 traffic += Traffic(up=sum(server.arrived.sizes()) - sum(outcome.uploads.sizes()))
             pairs = zip(outcome.who, outcome.losses, strict=True)
@@ -147,7 +147,7 @@ class Run:
                 scalars_up={"weights": scalars["weights"], "prototypes": scalars["prototypes"]},
                 prototypes=describe(server.broadcast.prototypes, self.broadcast.prototypes),
                 clusters=counted(server.arrived.prototypes),
-                left_out={**rejected, **outcome.left_out, **server.rejected},
+                left_out={**agreed.left_out, **outcome.left_out, **server.rejected},
                 suspected=None if self.experiment.defence == "none" else server.suspected,
                 epsilon=None if self.privacy is None else self.privacy.epsilon(clock.round + 1),
             )
@@ -157,18 +157,14 @@ class Run:
                 self.history[-1] = self.evaluated(played)
             return self.history[-1]
 
-    def _agreed(self, clock: Clock) -> tuple[Broadcast, Mapping[int, str], Traffic]:
-        """What clients train from: the broadcast or, for some methods, what they agree on over public images first.
-
-        Also whose part in that was rejected, and what it took.
-        """
+    def _agreed(self, clock: Clock) -> Agreement:
+        """What clients train from: the broadcast or, for some methods, what they agree on over public images first."""
         exchange = exchange_of(self.method)
         if exchange is None or not clock.who:
-            return self.broadcast, {}, Traffic()
+            return Agreement(self.broadcast, clock.who, {}, Traffic())
         with section("forward/backward"):
             clients = self.clients.public_clients(exchange, clock.who, self.broadcast, clock)
-            agreement = agree(exchange, clients, clock)
-        return agreement.broadcast, agreement.rejected, agreement.traffic
+            return agree(exchange, clients, clock)
 
     def _drift(self, federation: Federation) -> None:
         """What clients hold from now on."""

@@ -5,7 +5,7 @@ What the server makes of the models after all batches is what local training sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +22,18 @@ def exchange_of(method: Method) -> PublicExchange | None:
 
 class PublicClients(Protocol):
     """The clients of a round while they look at public images, here or elsewhere."""
+
+    @property
+    def who(self) -> Sequence[int]:
+        """Those that are left, in the order of the uploads."""
+
+    @property
+    def left_out(self) -> Mapping[int, str]:
+        """Why the others are not."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was sent so far."""
 
     @property
     def number_of_batches(self) -> int:
@@ -42,8 +54,9 @@ class Agreement:
     """What clients have agreed on over public images."""
 
     broadcast: Broadcast  # the models that local training starts from
-    rejected: Mapping[int, str]  # the reason, by client; it goes on training
-    traffic: Traffic  # beside that of the models
+    who: tuple[int, ...]  # the clients that go on
+    left_out: Mapping[int, str]  # the reason, by client; one whose upload was rejected goes on all the same
+    traffic: Traffic
 
 
 def agree(method: PublicExchange, clients: PublicClients, clock: Clock) -> Agreement:
@@ -54,28 +67,21 @@ def agree(method: PublicExchange, clients: PublicClients, clock: Clock) -> Agree
     """
     answers: dict[int, Broadcast] = {}
     rejected: dict[int, str] = {}
-    traffic = Traffic()
 
     def screened(uploads: Upload) -> Upload:
         found = refusals(uploads, Broadcast(), None)
-        if len(found) == len(clock.who):
+        if len(found) == len(clients.who):
             raise LostError(f"what clients make of public images in round {clock.round + 1} was refused, of all")
-        rejected.update({clock.who[row]: f"of public images: refused: {why}" for row, why in found.items()})
+        rejected.update({clients.who[row]: f"of public images: refused: {why}" for row, why in found.items()})
         return without(uploads, found) if found else uploads
-
-    def ask(number: int) -> None:
-        nonlocal traffic
-        uploads = screened(clients.outputs(number))
-        answers[number] = method.public_aggregate(uploads)
-        each = Traffic(uploads.client(0).size(), answers[number].size())
-        traffic += Traffic(len(clock.who) * each.up, len(clock.who) * each.down)
 
     batches = range(clients.number_of_batches)
     if method.exchange == "round":
-        for number in batches:
-            ask(number)
+        answers = {number: method.public_aggregate(screened(clients.outputs(number))) for number in batches}
     for number in batches:
         if number not in answers:
-            ask(number)
+            answers[number] = method.public_aggregate(screened(clients.outputs(number)))
         clients.learn(number, answers[number])
-    return Agreement(method.aggregate(screened(clients.weights()), Broadcast(), clock), rejected, traffic)
+    models = screened(clients.weights())
+    start = method.aggregate(models, Broadcast(), clock._replace(who=tuple(clients.who)))
+    return Agreement(start, tuple(clients.who), {**rejected, **clients.left_out}, clients.traffic)
