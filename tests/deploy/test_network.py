@@ -19,7 +19,7 @@ import yaml
 from protofed.deploy.processes import environment, hangup, tool
 from protofed.deploy.wire import PROTOCOL
 from protofed.experiment import Experiment
-from tests.deploy.test_rounds import assert_same, lines, sequential
+from tests.deploy.test_rounds import OWN_CODE, assert_same, lines, sequential
 from tests.engines.test_alone import METHODS
 from tests.support.command_line import invoke, succeed
 from tests.support.federation_processes import Deployment, alive, descendants, federation, protofed, until
@@ -62,6 +62,22 @@ def test_the_simulation_equals_the_sequential_engine(method: str, tmp_path: Path
     succeed(tmp_path, "run", "--config", "experiment.yaml", "--engine", "flower-sim", "--out", "run", "--quiet")
     assert_same(tmp_path / "run", sequential(here(asked(method), 4)))
     assert "engine: flower-sim" in (tmp_path / "run/config.yaml").read_text()
+
+
+def test_the_simulation_runs_a_method_and_a_model_of_ones_own(tmp_path: Path) -> None:
+    """Named from the folder where the command is typed."""
+    (tmp_path / "mine.py").write_text(OWN_CODE)
+    named = {
+        "method": "mine.py:Mine",
+        "model": "mine.py:Small",
+        "clients": 2,
+        "rounds": 1,
+        "train_size": 100,
+        "threads": 1,
+    }
+    (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(named))
+    succeed(tmp_path, "run", "--config", "experiment.yaml", "--engine", "flower-sim", "--out", "run", "--quiet")
+    assert json.loads((tmp_path / "run/result.json").read_text())["method"] == "mine"
 
 
 def test_four_processes_over_tls_equal_the_sequential_engine(tmp_path: Path) -> None:

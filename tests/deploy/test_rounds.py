@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from protofed.deploy import client, server
 from protofed.deploy.client_memory import FolderMemory, StateMemory
 from protofed.deploy.follow_run import HOPELESS
+from protofed.deploy.processes import SIMULATION
 from protofed.deploy.server import serve, server_app
 from protofed.deploy.server_settings import Settings
 from protofed.deploy.wire import digest, pack, record, size
@@ -98,7 +99,7 @@ def test_clients_agree_on_public_images_over_the_network(exchange: str, tmp_path
 
 def test_who_has_other_public_images_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = exchanging("batch", rounds=1)
-    made = client.pack
+    made = pack
 
     def lie(facts: dict[str, Any], *rest: Any) -> Any:
         return made({**facts, "digest": "other"} if facts.get("id") == 1 and "digest" in facts else facts, *rest)
@@ -676,9 +677,59 @@ def test_what_would_fail_again_is_marked_for_who_follows_the_run(tmp_path: Path)
             server_app(tmp_path)(Loopback({}), context)
 
 
+def test_an_exchange_without_public_images_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--public"):
+        serve(Loopback({}), exchanging("batch", public=None), Settings(out=str(tmp_path / "run")))
+    assert not (tmp_path / "run").exists()
+
+
+OWN_CODE = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
+
+from protofed.methods.fedavg import FedAvg
+from protofed.models.output import Output
+
+
+@dataclass(frozen=True)
+class Mine(FedAvg):
+    name: ClassVar[str] = "mine"
+
+
+class Small(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.body, self.head = nn.Linear(shape[0] * shape[1] * shape[2], 8), nn.Linear(8, classes)
+        self.feature_size = 8
+
+    def forward(self, x):
+        features = self.body(x.flatten(1)).relu()
+        return Output(features, self.head(features), (features,))
+"""
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_code_of_ones_own_runs_in_the_simulation_alone(
+    simulated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(OWN_CODE)
+    asked = replace(
+        experiment("mp-fedcl"), params={}, method=f"{tmp_path}/mine.py:Mine", model=f"{tmp_path}/mine.py:Small"
+    )
+    if simulated:
+        monkeypatch.setenv(SIMULATION, "1")
+        serve(Loopback(in_simulation(4)), asked, Settings(out=str(tmp_path / "run")))
+        assert_same(tmp_path / "run", sequential(asked))
+    else:
+        with pytest.raises(LostError, match="0 of at least 1 clients came"):
+            serve(Loopback(in_simulation(4)), asked, Settings(str(tmp_path / "run"), **QUICK))
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("drift", "sudden"), ("method", "fccl-plus"), ("novel", 3), ("model", "cnnn"), ("dataset", "digit")],
+    [("drift", "sudden"), ("novel", 3), ("model", "cnnn"), ("dataset", "digit")],
 )
 def test_what_cannot_be_done_over_a_network_is_said_at_once(name: str, value: Any, tmp_path: Path) -> None:
     asked = replace(experiment("fedproto"), **{name: value, "params": {}})

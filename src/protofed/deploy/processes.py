@@ -12,11 +12,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any
 
 from protofed.deploy.server_settings import toml
@@ -35,6 +35,8 @@ PARENT_DIED = 1
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 MARK = "PROTOFED_STARTED_FOR"
 """Names, in the environment of all that is started below one process of ours, its log."""
+SIMULATION = "PROTOFED_SIMULATION"
+"""Says, in the environment of simulated clients, that code which the experiment names is the user's own."""
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -84,12 +86,17 @@ def alone(log: Path) -> Iterator[None]:
 
 
 @contextmanager
-def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process and all that it starts, in whatever session; none of them is left at the end."""
+def running(
+    command: Sequence[str], home: Path, log: Path, more: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process and all that it starts, in whatever session; none of them is left at the end.
+
+    `more` is added to its environment.
+    """
     with log.open("ab") as file:
         process = subprocess.Popen(
             command,
-            env=environment(home) | {MARK: str(log.resolve())},
+            env=environment(home) | {MARK: str(log.resolve()), **more},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,

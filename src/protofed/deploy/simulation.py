@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from protofed.deploy.flower_app import write_app
 from protofed.deploy.follow_run import play
-from protofed.deploy.processes import connect, free_port, running, tool, until_listening
+from protofed.deploy.processes import SIMULATION, connect, free_port, running, tool, until_listening
 from protofed.deploy.server_settings import Settings
-from protofed.experiment import Experiment
+from protofed.experiment import Experiment, with_absolute_paths
 from protofed.server.round import Round
 
 
@@ -21,11 +20,10 @@ def simulate(experiment: Experiment, out: Path, each: Callable[[Round], None]) -
         folder, port = Path(place), free_port()
         home, log = folder / "home", folder / "superlink.log"
         settings = Settings(str(out.resolve()), experiment.clients, deadline=86_400.0, wait=300.0)
-        resolved = None if experiment.data_dir is None else str(Path(experiment.data_dir).resolve())
-        write_app(folder / "app", dataclasses.replace(experiment, data_dir=resolved), settings)
+        write_app(folder / "app", with_absolute_paths(experiment), settings)
         connect(home, f"127.0.0.1:{port}", None)
         link = [tool("flower-superlink"), "--simulation", "--insecure", "--disable-runtime-dependency-installation"]
         nodes = f"num-supernodes={experiment.clients} client-resources-num-cpus=1"
-        with running([*link, "--host", "127.0.0.1", "--port", str(port)], home, log) as process:
+        with running([*link, "--host", "127.0.0.1", "--port", str(port)], home, log, {SIMULATION: "1"}) as process:
             until_listening(process, "127.0.0.1", port, log)
             play(home, folder / "app", out, each, "--federation-config", nodes)
