@@ -165,6 +165,16 @@ class Experiment:
         if not holds:
             raise UserError(f"--{name.replace('_', '-')}", getattr(self, name), allowed)
 
+    @property
+    def hides_clients(self) -> bool:
+        """Whether differential privacy is that of whole clients."""
+        return self.privacy == "client"
+
+    @property
+    def hides_examples(self) -> bool:
+        """Whether differential privacy is that of single training examples."""
+        return self.privacy == "example"
+
     def to_yaml(self) -> str:
         """The experiment as YAML that `from_mapping` reads back."""
         return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, allow_unicode=True)

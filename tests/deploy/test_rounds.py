@@ -16,7 +16,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from safetensors.torch import load_file
 
-from protofed.deploy import client, server
+from protofed.deploy import client, connections, server
 from protofed.deploy.client_memory import FolderMemory, StateMemory
 from protofed.deploy.follow_run import HOPELESS
 from protofed.deploy.processes import SIMULATION
@@ -375,7 +375,7 @@ def test_who_was_away_for_rounds_plays_one_again_from_the_same_model(tmp_path: P
 
 
 def test_a_round_waits_for_those_it_asks_not_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "PAUSE", 0.01)
+    monkeypatch.setattr(connections, "PAUSE", 0.01)
     asked = replace(experiment("fedproto"), participation=0.5, rounds=2)
     first, second = participants(asked, 4, 1)
     grid, looks = Loopback(in_simulation(4)), iter(range(10))
@@ -574,7 +574,7 @@ def test_a_run_without_enough_clients_says_what_was_wrong_with_those_that_came(t
 
 
 def test_images_of_which_the_server_would_make_too_many_are_refused() -> None:
-    clients = server.Connections(Loopback({}), experiment("fedproto"), Settings(), "run")
+    clients = connections.Connections(Loopback({}), experiment("fedproto"), Settings(), "run")
     said: dict[str, Any] = {"id": 1, "samples": 10, "shape": [3, 224, 224], "classes": ["a", "b"], "domains": ["a"]}
     said["brings"] = False
     assert clients._read_hello(1, pack(said))[0][0] == 1

@@ -37,8 +37,9 @@ from protofed.data.sources.usps import usps_h5, usps_libsvm
 from protofed.deploy import wire
 from protofed.deploy.client import Owner, _answer, _plain
 from protofed.deploy.client_memory import ClientMemory
+from protofed.deploy.connections import Connections
 from protofed.deploy.federation import FederationFolder
-from protofed.deploy.server import Connections, Remote
+from protofed.deploy.remote import Remote
 from protofed.deploy.server_settings import Settings, read_nodes
 from protofed.errors import UserError
 from protofed.evaluation.accuracy import Evaluation

@@ -14,7 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from protofed.deploy.server import LOG, serve
+from protofed.deploy.connections import LOG
+from protofed.deploy.server import serve
 from protofed.deploy.server_settings import Settings
 from protofed.experiment import Experiment
 from protofed.messages import _serialised_size

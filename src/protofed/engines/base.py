@@ -241,7 +241,7 @@ class Engine(ABC):
         self, group: Group, rows: Sequence[int], weights: State, collected: Collected, losses: Tensor, clock: Clock
     ) -> Trained:
         """What the method makes its uploads from."""
-        alone = self.method.collect is not None and self.experiment.privacy == "example"  # each sample once
+        alone = self.method.collect is not None and self.experiment.hides_examples  # each sample once
         if alone or self.method.collect == "eval-pass":
             with section("prototypes"):
                 collected = self.embed(group, rows, weights)

@@ -57,7 +57,7 @@ def is_frozen(experiment: Experiment, method: Method, groups: Sequence[Group]) -
 
 def trains_privately(experiment: Experiment, method: Method, groups: Sequence[Group]) -> bool:
     """Whether local steps are those of DP-SGD; without a clip there is nothing to protect."""
-    asked = experiment.privacy == "example" and experiment.clip is not None
+    asked = experiment.hides_examples and experiment.clip is not None
     return asked and not is_frozen(experiment, method, groups)
 
 
@@ -224,9 +224,9 @@ class ExampleLevel(Privacy):
 
 def privacy_of(experiment: Experiment, engine: Engine, encoder: Encoder | None, who: Who) -> Privacy | None:
     """What an experiment asks for, if it can be had."""
-    kinds: dict[str, type[ClientLevel | ExampleLevel]] = {"client": ClientLevel, "example": ExampleLevel}
-    if experiment.privacy == "none":
+    if not (experiment.hides_clients or experiment.hides_examples):
         return None
-    found = kinds[experiment.privacy](experiment, engine, encoder, who)
+    kind = ClientLevel if experiment.hides_clients else ExampleLevel
+    found = kind(experiment, engine, encoder, who)
     found.check_budget()
     return found

@@ -181,7 +181,7 @@ class Sequential(Engine):
 
     def guarded(self, upload: Upload, group: Group, rows: Sequence[int], trained: Trained, clock: Clock) -> Upload:
         """With example-level privacy class means are noised, and how many samples there are is not said."""
-        if self.experiment.privacy != "example":
+        if not self.experiment.hides_examples:
             return super().guarded(upload, group, rows, trained, clock)
         numbers = {name: torch.ones_like(value) for name, value in upload.numbers.items()}
         if not upload.prototypes:

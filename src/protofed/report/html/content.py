@@ -234,7 +234,7 @@ def _trust(run: Mapping[str, Any]) -> str:
     if experiment.defence != "none":
         whom = ", ".join(f"{member} ({number} rounds)" for member, number in run["suspected"].most_common(10))
         told.append(f"{experiment.defence} left out clients: {whom or 'none'}")
-    if experiment.privacy != "none":
+    if experiment.hides_clients or experiment.hides_examples:
         told.append(guarantee(experiment.privacy, run["epsilon"], experiment.delta))
     return f"{run['name']}: {'; '.join(told)}" if told else ""
 

@@ -1,0 +1,217 @@
+"""Clients that are elsewhere, asked over the network: they come late, fail, and may come back."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from flwr.app import RecordDict
+
+from protofed.data import Federation
+from protofed.deploy.connections import LOG, Connections
+from protofed.deploy.exchange import Answers, exchange
+from protofed.deploy.remote_public import RemotePublicClients
+from protofed.deploy.wire import LARGEST, pack, size, unpack
+from protofed.engines.base import Outcome
+from protofed.errors import LostError
+from protofed.evaluation.accuracy import MODELS, RULES, TESTS, Evaluation, certain_names
+from protofed.messages import Broadcast, Traffic, Upload
+from protofed.methods.base import Clock, PublicExchange
+from protofed.runs.clients import Clients
+from protofed.runs.setup import Setup
+from protofed.server.public_exchange import PublicClients
+from protofed.trust.screening import RefusedError, Schema, tensors_of
+from protofed.trust.secagg import (
+    UnmaskError,
+)
+
+T = TypeVar("T")
+
+WORST = 1e12
+"""A loss that is no usable number."""
+TRIES = 3
+"""How often a round is played until it counts."""
+SCORES = {"/".join(parts) for parts in itertools.product(MODELS, TESTS, RULES)}
+"""Names of accuracies that clients may tell."""
+
+
+class TrainReply(NamedTuple):
+    """What a client has made in a round."""
+
+    upload: Upload
+    loss: float
+
+
+class Remote(Clients):
+    """Clients that are asked over the network."""
+
+    here: ClassVar[bool] = False
+    name = "flower"
+
+    def __init__(self, setup: Setup, clients: Connections, schema: Schema) -> None:
+        """`setup` is made of stand-ins for the clients, `schema` the form of an upload."""
+        self.method, self.federation, self.engine = setup.method, setup.federation, setup.engine
+        self.clients, self.schema, self.settings = clients, schema, clients.settings
+        self.scores = certain_names(setup.method, setup.engine.groups[0], setup.engine.initial_broadcast())
+        self.clock = Clock(0, setup.experiment.rounds)
+        self._traffic = Traffic()  # of the round or evaluation that is going on
+
+    def move(self, federation: Federation) -> None:
+        """Data of clients that are elsewhere cannot be moved; `check` refuses drift."""
+        raise NotImplementedError
+
+    def public_clients(
+        self, method: PublicExchange, who: Sequence[int], broadcast: Broadcast, clock: Clock
+    ) -> PublicClients:
+        """Those that are connected; who is not, or fails on the way, is left out of the round."""
+        self._traffic, self.clock = Traffic(), clock
+        there = self.clients.connected()
+        members = [member for member in who if member in there]
+        group, classes = self.engine.groups[0], len(self.federation.classes)
+        public = RemotePublicClients(
+            self._ask, method, group, classes, self.schema, members, self._needed(who), broadcast
+        )
+        public.left_out |= self.clients.absent([member for member in who if member not in there])
+        return public
+
+    def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> Outcome:
+        """Until the minimum of clients has answered, or they have failed too often."""
+        self._traffic, self.clock = Traffic(), clock
+        needed = self._needed(who)
+        for _ in range(TRIES):
+            there = self.clients.connected()
+            try:
+                answers = self._played([member for member in who if member in there], broadcast, needed)
+                lack = f"fewer than {needed} answered"
+            except UnmaskError as error:
+                answers, lack = Answers({}, {}, Traffic()), str(error)
+            absent = self.clients.absent([member for member in who if member not in there])
+            left_out = dict(sorted((absent | answers.left_out).items()))
+            for member, why in left_out.items():
+                LOG.warning("round %d: client %d is left out: %s", clock.round + 1, member, why)
+            if len(answers.given) >= needed:
+                break
+            LOG.warning("round %d is played again: %s", clock.round + 1, lack)
+            if len(self.clients.wait(needed, self.settings.wait, who)) < needed:
+                raise LostError(f"fewer than {needed} of the round's clients are left")
+        else:
+            raise LostError(f"round {clock.round + 1} failed {TRIES} times: {lack}")
+        members = sorted(answers.given)
+        losses = [answers.given[member].loss for member in members]
+        uploads = self._together([answers.given[member].upload for member in members])
+        return Outcome(tuple(members), uploads, losses, left_out, self._traffic)
+
+    def declared(self, who: Sequence[int]) -> list[int]:
+        """By what they said when they came."""
+        return [self.engine.counted * self.clients.known[member].samples for member in who]
+
+    def _needed(self, who: Sequence[int]) -> int:
+        """How many of a round's clients must answer."""
+        return min(self.settings.minimum, len(who))
+
+    def _played(self, members: Sequence[int], broadcast: Broadcast, needed: int) -> Answers[TrainReply]:  # noqa: ARG002
+        """What clients have made in a round."""
+        return self._ask("train", members, broadcast, self._read_upload)
+
+    def _together(self, uploads: Sequence[Upload]) -> Upload:
+        """What a round's clients have sent."""
+        return Upload.gather(uploads)
+
+    def evaluate(self, broadcast: Broadcast) -> Evaluation:
+        """What the clients that are there say of their models."""
+        self._traffic = Traffic()
+        there = list(self.clients.connected())
+        answers = self._ask("evaluate", there, broadcast, self._read_scores)
+        tested = sorted(answers.given)
+        if not tested:
+            raise LostError("no client has answered how good the models are")
+        found: list[Evaluation] = [answers.given[member] for member in tested]
+        names = [name for name in found[0].per_client if all(name in one.per_client for one in found)]
+        per_client = {name: [one.per_client[name][0] for one in found] for name in names}
+        told: dict[str, dict[str, list[float]]] = {}
+        for one in found:
+            for name, domains in one.per_domain.items():
+                for domain, value in domains.items():
+                    told.setdefault(name, {}).setdefault(domain, []).append(value)
+        per_domain = {
+            name: {domain: statistics.median(values) for domain, values in domains.items()}
+            for name, domains in told.items()
+        }
+        diagnostic = [name for name in found[0].diagnostic if name in per_client]
+        everyone = len(tested) == self.federation.total
+        return Evaluation(
+            per_client,
+            per_domain,
+            diagnostic=diagnostic,
+            tested=None if everyone else tested,
+            traffic=self._traffic,
+        )
+
+    def _ask(
+        self,
+        kind: str,
+        members: Sequence[int],
+        broadcast: Broadcast | None,
+        read: Callable[[int, RecordDict], tuple[T, int]],
+        told: Callable[[int], Mapping[str, Any]] = lambda _: {},
+    ) -> Answers[T]:
+        """Each of some clients, with what the server sends and tells it; answers and reasons by client."""
+        there = self.clients.known
+        clock = [self.clock.round, self.clock.rounds, list(self.clock.who), self.clock.clients, self.clock.seed]
+        named = {"classes": self.federation.classes, "domains": self.clients.domains(self.federation.domains)}
+        facts = self.clients.facts(clock=clock, **named)
+        questions = {
+            there[member].node: pack(
+                {**facts, **told(member)}, None if broadcast is None else self.method.send(broadcast, member)
+            )
+            for member in members
+        }
+        number = {there[member].node: member for member in members}
+        given = exchange(
+            self.clients.grid,
+            questions,
+            kind,
+            str(self.clock.round + 1),
+            self.settings.deadline,
+            lambda node, content: read(number[node], content),
+        )
+        self._traffic += given.traffic
+        return Answers(
+            {number[node]: value for node, value in given.given.items()},
+            {number[node]: why for node, why in given.left_out.items()},
+            given.traffic,
+        )
+
+    def _read_upload(self, member: int, content: RecordDict) -> tuple[TrainReply, int]:
+        facts, data = unpack(content, LARGEST)
+        loss = facts.get("loss")
+        if facts.get("id") != member:
+            raise RefusedError("it says that it is another client")
+        if not (isinstance(loss, float) and abs(loss) < WORST):
+            raise RefusedError("its loss is no usable number")
+        return TrainReply(Upload.from_flat(self.schema.check(tensors_of(data))), loss), size(content)
+
+    def _read_scores(self, member: int, content: RecordDict) -> tuple[Evaluation, int]:
+        facts, _ = unpack(content, LARGEST)
+        if facts.get("id") != member:
+            raise RefusedError("it says that it is another client")
+        names = [item.name for item in dataclasses.fields(Evaluation) if item.name != "traffic"]
+        try:
+            found = Evaluation(**{name: facts[name] for name in names})
+            values = [value for some in found.per_client.values() for value in some]
+            values += [value for some in found.per_domain.values() for value in some.values()]
+            right = all(isinstance(value, float) and 0 <= value <= 100 for value in values)
+            right &= all(len(some) == 1 for some in found.per_client.values()) and bool(values)
+            right &= all(found.per_domain.values())
+            right &= self.scores <= found.per_client.keys() <= SCORES and found.per_domain.keys() <= SCORES
+            named = self.clients.domains(self.federation.domains)
+            right &= all(domains.keys() <= set(named) for domains in found.per_domain.values())
+            right &= set(found.diagnostic) <= found.per_client.keys() and (found.interval, found.tested) == ({}, None)
+        except (KeyError, TypeError, AttributeError):
+            right = False
+        if not right:
+            raise RefusedError("its accuracies are none")
+        return found, size(content)
