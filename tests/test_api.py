@@ -124,7 +124,7 @@ def test_parameters_beside_a_method_object_are_refused() -> None:
 
 def test_a_misspelt_option_is_refused_with_a_suggestion() -> None:
     with pytest.raises(UserError, match="did you mean 'rounds'"):
-        protofed.run("fedproto", ruonds=3)
+        protofed.run("fedproto", ruonds=3)  # type: ignore[call-arg]  # mypy sees it too
 
 
 def test_an_existing_folder_is_refused(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_values_arrive_and_an_integer_serves_as_a_number() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_describes_itself(name: str) -> None:
     about = describe(name)
-    assert list(about) == ["name", "description", "paper", "link", "up", "down", "score", "parameters"]
+    assert list(about) == ["name", "description", "paper", "link", "up", "down", "score", "parameters", "help"]
     assert about["name"] == name == method_class(name).name
     assert all(about[item] for item in ("description", "paper", "up", "down"))
     assert about["link"].startswith("https://") or name == "local"

@@ -21,6 +21,7 @@ from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from protofed.data import Client, Federation, Samples, check_name
+from protofed.data.splits import check_split
 from protofed.deploy.exchange import Answers, exchange
 from protofed.deploy.follow_run import HOPELESS
 from protofed.deploy.server_settings import Settings, check_out, read_nodes
@@ -476,6 +477,7 @@ def check(experiment: Experiment) -> None:
         factory_of(model)
     for dataset in experiment.dataset.split("+"):
         check_name(dataset)
+    check_split(experiment.split)
     if isinstance(method, PublicExchange):
         raise UserError("--method", experiment.method, "over a network there is no exchange within a round")
     for name in ("drift", "encoder", "start", "novel", "attack", "privacy"):

@@ -13,7 +13,7 @@ from protofed.data.build import dataset_of
 from protofed.engines.base import Engine
 from protofed.engines.distributed import Ranks
 from protofed.errors import UserError
-from protofed.experiment import Experiment, with_absolute_paths
+from protofed.experiment import Experiment, flag_of, with_absolute_paths
 from protofed.methods.base import Method, PublicExchange
 from protofed.models.encoder import Encoder
 
@@ -35,7 +35,7 @@ def encoder_of(experiment: Experiment, device: torch.device) -> Encoder | None:
     for name in ("image_size", "normalise", "augment"):
         if getattr(experiment, name) != getattr(Experiment, name):
             why = "the encoder knows what it sees, and sees every image once"
-            raise UserError(f"--{name.replace('_', '-')}", getattr(experiment, name), why)
+            raise UserError(flag_of(name), getattr(experiment, name), why)
     return Encoder.read(Path(experiment.encoder), device)
 
 
