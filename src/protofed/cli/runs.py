@@ -91,7 +91,7 @@ def run_command(
             console().print(profile_table(measured.report()))
 
 
-@command("compare", "compare --method local,fedavg,fedproto --seeds 3 --rounds 20")
+@command("compare", "compare --method local,fedavg,fedproto --rounds 20")
 @experiment_flags(leave_out=("method",))
 def compare_command(
     flags: Mapping[str, Any],
