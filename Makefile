@@ -8,7 +8,7 @@ INSTALL := install --quiet --no-compile -c constraints.txt
 ALONE := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow test-network soak fuzz test-browser lint types unit wheel bench results-page api-page notebook clean
+.PHONY: demo test test-slow test-network soak fuzz test-browser lint types unit wheel bench results-page typed-options api-page notebook clean
 
 demo: .venv/.installed
 	$(BIN)/protofed compare --method local,fedavg,fedproto,sp-fedcl,mp-fedcl --dataset digits --split dirichlet \
@@ -82,6 +82,10 @@ bench: .venv/.installed
 # docs/results.md and its plots, from the JSON files in docs/results.
 results-page: .venv/.tests-installed
 	$(BIN)/python -m benchmarks.results_page
+
+# The keyword arguments of protofed.run, from the fields of Experiment.
+typed-options: .venv/.tests-installed
+	$(BIN)/python -m tools.typed_options
 
 # What users import, described from the docstrings.
 api-page: .venv/.tests-installed

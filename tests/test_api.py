@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -122,9 +125,41 @@ def test_parameters_beside_a_method_object_are_refused() -> None:
         protofed.run(Halved(), params={"factor": 1})
 
 
+RIGHT = """
+from pathlib import Path
+import protofed
+protofed.run("fedproto", alpha=1, data_dir=Path("data"), params={"lam": 0.1})
+protofed.compare(["fedavg"], model="cnn", rounds=3)
+protofed.sweep({"k": [1, 2]}, model="cnn", engine="stacked")
+"""
+WRONG = """
+import protofed
+protofed.run(alpa=0.1)
+protofed.compare(["fedavg"], ruonds=3)
+protofed.sweep({"k": [1, 2]}, engine="stacke")
+"""
+
+
+@pytest.mark.slow
+def test_mypy_knows_the_options(tmp_path: Path) -> None:
+    (tmp_path / "right.py").write_text(RIGHT)
+    (tmp_path / "wrong.py").write_text(WRONG)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "right.py", "wrong.py"],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(Path(protofed.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    errors = [line.split(": error: ") for line in done.stdout.splitlines() if ": error: " in line]
+    assert [where for where, _ in errors] == ["wrong.py:3", "wrong.py:4", "wrong.py:5"], done.stdout
+    assert all(word in said for word, (_, said) in zip(("alpa", "ruonds", "stacke"), errors, strict=True))
+
+
 def test_a_misspelt_option_is_refused_with_a_suggestion() -> None:
     with pytest.raises(UserError, match="did you mean 'rounds'"):
-        protofed.run("fedproto", ruonds=3)
+        protofed.run("fedproto", ruonds=3)  # type: ignore[call-arg]  # mypy sees it too
 
 
 def test_an_existing_folder_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "protofed.studies.comparison": ("Comparison", "MethodRow", "Spread"),
     "protofed.serving.predictor": ("load", "Predictor", "Predictions"),
     "protofed.data": ("load", "federate", "Dataset", "Split", "Federation", "Client", "Samples"),
-    "protofed.methods.base": ("Method", "Batch", "Turn", "Clock", "Trained", "Phase"),
+    "protofed.methods.base": ("Method", "param", "Batch", "Turn", "Clock", "Trained", "Phase"),
     "protofed.messages": ("Message", "Upload", "Broadcast"),
     "protofed.models.output": ("Output",),
     "protofed.prototypes": (),

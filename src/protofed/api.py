@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from protofed.data.federation import Federation
 from protofed.errors import UserError
-from protofed.experiment import Experiment
+from protofed.experiment import Experiment, Options
 from protofed.methods.base import Method
 from protofed.models import ModelSpec
 from protofed.report.plots import plotted
@@ -29,7 +29,7 @@ def run(
     federation: Federation | None = None,
     out: str | Path | None = None,
     progress: Progress | None = None,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Result:
     """Run one experiment and return what came out.
 
@@ -66,16 +66,18 @@ def compare(
     methods: Sequence[str],
     seeds: int = comparison.SEEDS,
     *,
+    model: str = Experiment.model,
     jobs: int | None = None,
     out: str | Path | None = None,
     progress: Progress | None = None,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Comparison:
     """Run several methods with several seeds on the same data; `options` are the fields of `Experiment`.
 
     `jobs` runs go on at a time, in processes of their own; unless given, what uses all cores or fits on the GPU.
     """
-    experiment = comparison.share_cores(Experiment.from_mapping(options), len(methods) * seeds, jobs)
+    given = Experiment.from_mapping({**options, "model": model})
+    experiment = comparison.share_cores(given, len(methods) * seeds, jobs)
     runs = comparison.plan(methods, seeds, experiment)
     for first in runs[::seeds]:
         prepare(first)  # wrong input must not leave a folder behind
@@ -88,17 +90,18 @@ def sweep(
     methods: Sequence[str] = (Experiment.method,),
     seeds: int = comparison.SEEDS,
     *,
+    model: str = Experiment.model,
     score: str | None = None,
     jobs: int | None = None,
     out: str | Path | None = None,
     progress: Progress | None = None,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Sweep:
     """Run every combination of values, such as {"alpha": [0.1, 1], "k": [1, 2, 4]}, with several methods and seeds.
 
     Names are fields of `Experiment`, which `options` are too, or parameters of the methods. `score` is the accuracy
     that counts, such as "own/all/nearest"; unless given, the one that each method's paper reports.
     """
-    planned = sweeps.plan(grid, methods, seeds, jobs, score, Experiment.from_mapping(options))
+    planned = sweeps.plan(grid, methods, seeds, jobs, score, Experiment.from_mapping({**options, "model": model}))
     folder = None if out is None else sweeps.create_folder(Path(out), planned)
     return plotted(sweeps.sweep(planned, folder, progress or Progress()))

@@ -8,152 +8,171 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 
 import yaml
 
 from protofed.errors import UserError, unknown
-from protofed.internal.schema import check_type
+from protofed.internal.schema import Bounds, check_type
 
 T = TypeVar("T")
 
 LARGEST_SIDE = 1024
 """Pixels of an image's side: more is a typing error, which would take all memory."""
 
+Group = Literal["data", "model", "training", "trust", "machine"]
+"""What an option is about. The machine's say how and where a run is played, not what: it may go on with others."""
 
-def _option(default: T, text: str) -> T:
-    """A field with its help text, which the command line shows."""
-    return field(default=default, metadata={"help": text})
+PATHS = ("data_dir", "start", "encoder")
+"""The options that name a file or folder of the user's."""
+
+
+def _about(text: str, group: Group, **bounds: float) -> dict[str, Any]:
+    """All that is known of a field: the command line shows it, and `Experiment` checks the bounds."""
+    return {"help": text, "group": group, "bounds": Bounds(**bounds)}
+
+
+def _option(default: T, text: str, group: Group, **bounds: float) -> T:
+    return field(default=default, metadata=_about(text, group, **bounds))
 
 
 @dataclass(frozen=True)
 class Experiment:
     """A federated experiment: method, data, split, model, training."""
 
-    method: str = _option("mp-fedcl", "Method: a name that `protofed methods` lists, or path/to/file.py:ClassName.")
-    params: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "Parameters of the method."})
-    dataset: str = _option(
-        "digits", "Dataset that `protofed datasets` lists; several joined with + share only prototypes."
+    method: str = _option(
+        "mp-fedcl", "Method: a name that `protofed methods` lists, or path/to/file.py:ClassName.", "training"
     )
-    data_dir: str | None = _option(None, "Folder with the dataset's files, or with a folder named after the dataset.")
-    public: str | None = _option(None, "Dataset of public, unlabelled images, for methods that need one.")
-    train_size: int | None = _option(None, "Use only the first so many training images.")
-    image_size: int | None = _option(None, "Resize images to this side; photographs are 32 unless given.")
+    params: Mapping[str, Any] = field(default_factory=dict, metadata=_about("Parameters of the method.", "training"))
+    dataset: str = _option(
+        "digits", "Dataset that `protofed datasets` lists; several joined with + share only prototypes.", "data"
+    )
+    data_dir: str | None = _option(
+        None, "Folder with the dataset's files, or with a folder named after the dataset.", "machine"
+    )
+    public: str | None = _option(None, "Dataset of public, unlabelled images, for methods that need one.", "data")
+    train_size: int | None = _option(None, "Use only the first so many training images.", "data")
+    image_size: int | None = _option(
+        None, "Resize images to this side; photographs are 32 unless given.", "data", at_least=1, at_most=LARGEST_SIDE
+    )
     normalise: Literal["dataset", "imagenet"] = _option(
-        "dataset", "Whose mean and std pixels are normalised with: the dataset's own or ImageNet's."
+        "dataset", "Whose mean and std pixels are normalised with: the dataset's own or ImageNet's.", "data"
     )
     augment: Literal["none", "crop", "crop-flip", "rethinkfl"] = _option(
-        "none", "Training images are cropped and mirrored at random; rethinkfl also takes ImageNet's mean and std."
+        "none",
+        "Training images are cropped and mirrored at random; rethinkfl also takes ImageNet's mean and std.",
+        "data",
     )
-    split: Literal["iid", "dirichlet", "nid1", "ways", "ways-packed", "domains", "quantity", "nid2"] = _option(
-        "dirichlet", "How training data is divided among clients; `protofed split` shows it."
+    split: str = _option("dirichlet", "How training data is divided among clients; `protofed split` shows it.", "data")
+    alpha: float = _option(
+        0.1, "Concentration of the Dirichlet draws (dirichlet, quantity): small is unequal.", "data", above=0
     )
-    alpha: float = _option(0.1, "Concentration of the Dirichlet draws (dirichlet, quantity): small is unequal.")
-    min_size: int = _option(10, "Least number of samples of a client (dirichlet, quantity).")
-    balance: bool = _option(True, "A client that has its share gets nothing of the next classes (dirichlet).")
-    ways: int = _option(3, "Mean number of classes of a client (ways).")
-    half_width: int = _option(2, "Classes of a client vary by so many around --ways (ways).")
-    shots: int = _option(100, "Mean number of samples of a class at a client (ways).")
-    test_shots: int = _option(40, "Images of each of its classes in a client's own test set (ways).")
-    long_tail: float | None = _option(None, "Ratio rho of the largest to the smallest class; combines with any split.")
+    min_size: int = _option(10, "Least number of samples of a client (dirichlet, quantity).", "data", at_least=1)
+    balance: bool = _option(True, "A client that has its share gets nothing of the next classes (dirichlet).", "data")
+    ways: int = _option(3, "Mean number of classes of a client (ways).", "data", at_least=1)
+    half_width: int = _option(2, "Classes of a client vary by so many around --ways (ways).", "data", at_least=0)
+    shots: int = _option(100, "Mean number of samples of a class at a client (ways).", "data", at_least=1)
+    test_shots: int = _option(
+        40, "Images of each of its classes in a client's own test set (ways).", "data", at_least=1
+    )
+    long_tail: float | None = _option(
+        None, "Ratio rho of the largest to the smallest class; combines with any split.", "data", at_least=1
+    )
     drift: Literal["none", "sudden", "gradual"] = _option(
-        "none", "What clients hold changes into what the same split gives with another seed."
+        "none", "What clients hold changes into what the same split gives with another seed.", "data"
     )
-    drift_round: int | None = _option(None, "First round of what follows a sudden drift; the middle unless given.")
-    novel: int = _option(0, "The last so many classes are kept from training; few-shot episodes are played on them.")
-    episode_ways: int = _option(5, "Novel classes in an episode.")
-    episode_shots: int = _option(5, "Examples of each class in an episode; 15 further images of each are told apart.")
-    episodes: int = _option(600, "Episodes at each evaluation, always the same ones.")
-    val_fraction: float = _option(0.0, "Part of each client's training data held out for validation.")
-    clients: int = _option(5, "Number of clients.")
-    participation: float = _option(1.0, "Part of the clients that take part in a round.")
+    drift_round: int | None = _option(
+        None, "First round of what follows a sudden drift; the middle unless given.", "data"
+    )
+    novel: int = _option(
+        0, "The last so many classes are kept from training; few-shot episodes are played on them.", "data", at_least=0
+    )
+    episode_ways: int = _option(5, "Novel classes in an episode.", "training", at_least=2)
+    episode_shots: int = _option(
+        5, "Examples of each class in an episode; 15 further images of each are told apart.", "training", at_least=1
+    )
+    episodes: int = _option(600, "Episodes at each evaluation, always the same ones.", "training", at_least=2)
+    val_fraction: float = _option(
+        0.0, "Part of each client's training data held out for validation.", "data", at_least=0, below=1
+    )
+    clients: int = _option(5, "Number of clients.", "data", at_least=1)
+    participation: float = _option(
+        1.0, "Part of the clients that take part in a round.", "training", above=0, at_most=1
+    )
     model: str = _option(
-        "mlp", "Model that `protofed models` lists, or path/to/file.py:Name; several, comma-separated, are dealt out."
+        "mlp",
+        "Model that `protofed models` lists, or path/to/file.py:Name; several, comma-separated, are dealt out.",
+        "model",
     )
-    start: str | None = _option(None, "Initial weights (safetensors), by name and shape; stem and head are drawn anew.")
-    encoder: str | None = _option(None, "Frozen encoder (safetensors): models see its features instead of images.")
+    start: str | None = _option(
+        None, "Initial weights (safetensors), by name and shape; stem and head are drawn anew.", "model"
+    )
+    encoder: str | None = _option(
+        None, "Frozen encoder (safetensors): models see its features instead of images.", "model"
+    )
     defence: str = _option(
-        "none", "Robust aggregation that `protofed defences` lists, before the method's own; several, comma-separated."
+        "none",
+        "Robust aggregation that `protofed defences` lists, before the method's own; several, comma-separated.",
+        "trust",
     )
-    attack: str = _option("none", "What attackers do, for experiments: a name that `protofed attacks` lists.")
-    attackers: float = _option(0.2, "Part of the clients that attack, with --attack.")
+    attack: str = _option("none", "What attackers do, for experiments: a name that `protofed attacks` lists.", "trust")
+    attackers: float = _option(0.2, "Part of the clients that attack, with --attack.", "trust", above=0, below=1)
     privacy: Literal["none", "client", "example"] = _option(
-        "none", "Differential privacy of a whole client, or of each of its training examples; see also --noise."
+        "none",
+        "Differential privacy of a whole client, or of each of its training examples; see also --noise.",
+        "trust",
     )
-    clip: float | None = _option(None, "Largest norm of what a client, or an example, adds to a sum (--privacy).")
-    noise: float = _option(0.0, "Standard deviation of the noise as a multiple of --clip (--privacy).")
-    epsilon: float | None = _option(None, "Privacy budget: stop before the round that would exceed it (--privacy).")
-    delta: float = _option(1e-5, "Chance with which --epsilon may not hold (--privacy).")
-    min_count: int = _option(0, "Prototypes of fewer samples never leave a client.")
-    secure: bool = _option(False, "Secure aggregation: the server learns only sums (over a network).")
-    rounds: int = _option(60, "Communication rounds.")
-    epochs: int = _option(1, "Local epochs in a round.")
-    batch_size: int = _option(32, "Local batch size.")
-    lr: float = _option(0.01, "Learning rate of local SGD.")
-    lr_decay: float = _option(1.0, "Factor on the learning rate after each round.")
-    momentum: float = _option(0.5, "Momentum of local SGD.")
-    weight_decay: float = _option(0.0, "Weight decay of local SGD.")
-    seed: int = _option(0, "Seed of splits, initial weights, batches, dropout and clustering.")
+    clip: float | None = _option(
+        None, "Largest norm of what a client, or an example, adds to a sum (--privacy).", "trust", above=0
+    )
+    noise: float = _option(
+        0.0, "Standard deviation of the noise as a multiple of --clip (--privacy).", "trust", at_least=0
+    )
+    epsilon: float | None = _option(
+        None, "Privacy budget: stop before the round that would exceed it (--privacy).", "trust", above=0
+    )
+    delta: float = _option(1e-5, "Chance with which --epsilon may not hold (--privacy).", "trust", above=0, below=1)
+    min_count: int = _option(0, "Prototypes of fewer samples never leave a client.", "trust", at_least=0)
+    secure: bool = _option(False, "Secure aggregation: the server learns only sums (over a network).", "trust")
+    rounds: int = _option(60, "Communication rounds.", "training", at_least=1)
+    epochs: int = _option(1, "Local epochs in a round.", "training", at_least=1)
+    batch_size: int = _option(32, "Local batch size.", "training", at_least=1)
+    lr: float = _option(0.01, "Learning rate of local SGD.", "training", above=0)
+    lr_decay: float = _option(1.0, "Factor on the learning rate after each round.", "training", above=0)
+    momentum: float = _option(0.5, "Momentum of local SGD.", "training", at_least=0)
+    weight_decay: float = _option(0.0, "Weight decay of local SGD.", "training", at_least=0)
+    seed: int = _option(0, "Seed of splits, initial weights, batches, dropout and clustering.", "training", at_least=0)
     engine: Literal["auto", "sequential", "stacked", "flower-sim"] = _option(
-        "auto", "How clients are trained; all give the same results."
+        "auto", "How clients are trained; all give the same results.", "machine"
     )
-    width: int | None = _option(None, "Clients in one batched step (stacked engine); all of a round, unless given.")
-    device: str = _option("auto", "cpu, cuda or cuda:N; auto takes a GPU if there is one.")
-    threads: int | None = _option(None, "CPU threads; unless given, all cores, shared by the runs of a comparison.")
+    width: int | None = _option(
+        None, "Clients in one batched step (stacked engine); all of a round, unless given.", "machine", at_least=1
+    )
+    device: str = _option("auto", "cpu, cuda or cuda:N; auto takes a GPU if there is one.", "machine")
+    threads: int | None = _option(
+        None, "CPU threads; unless given, all cores, shared by the runs of a comparison.", "machine", at_least=1
+    )
     precision: Literal["float32", "float64", "tf32", "bf16"] = _option(
-        "float32", "Arithmetic of the models; tf32 and bf16 keep weights and statistics in float32."
+        "float32", "Arithmetic of the models; tf32 and bf16 keep weights and statistics in float32.", "training"
     )
-    deterministic: bool = _option(False, "Only operations that repeat bit by bit on a GPU; slower.")
-    eval_every: int = _option(1, "Rounds between evaluations; the last round is always evaluated.")
-    time_budget: float | None = _option(None, "Stop after the round in which so many seconds have passed.")
-    checkpoint_every: int = _option(1, "Rounds between checkpoints.")
+    deterministic: bool = _option(False, "Only operations that repeat bit by bit on a GPU; slower.", "training")
+    eval_every: int = _option(
+        1, "Rounds between evaluations; the last round is always evaluated.", "training", at_least=1
+    )
+    time_budget: float | None = _option(
+        None, "Stop after the round in which so many seconds have passed.", "training", above=0
+    )
+    checkpoint_every: int = _option(1, "Rounds between checkpoints.", "machine", at_least=1)
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
-            checked = check_type(f"--{item.name.replace('_', '-')}", getattr(self, item.name), _hints()[item.name])
+            flag = flag_of(item.name)
+            checked = check_type(flag, getattr(self, item.name), _hints()[item.name])
+            item.metadata["bounds"].check(flag, checked)
             object.__setattr__(self, item.name, checked)
-        for name in self.params:
-            check_type("--params", name, str)
-        for name in (
-            "clients",
-            "rounds",
-            "epochs",
-            "batch_size",
-            "checkpoint_every",
-            "eval_every",
-            "min_size",
-            "ways",
-            "shots",
-            "test_shots",
-            "episode_shots",
-        ):
-            self._require(name, getattr(self, name) >= 1, "it must be 1 or more")
-        for name in ("lr", "lr_decay", "alpha"):
-            self._require(name, getattr(self, name) > 0, "it must be above 0")
-        for name in ("momentum", "weight_decay", "half_width", "novel", "seed"):
-            self._require(name, getattr(self, name) >= 0, "it must be 0 or more")
-        for name in ("episode_ways", "episodes"):
-            self._require(name, getattr(self, name) >= 2, "it must be 2 or more")
-        self._require("participation", 0 < self.participation <= 1, "it must be above 0 and at most 1")
-        self._require("val_fraction", 0 <= self.val_fraction < 1, "it must be at least 0 and below 1")
         if self.drift_round is not None:
             self._require("drift_round", 2 <= self.drift_round <= self.rounds, "from 2 to --rounds: one before it")
             self._require("drift_round", self.drift == "sudden", "it is the round of --drift sudden")
-        self._require("long_tail", self.long_tail is None or self.long_tail >= 1, "it must be 1 or more")
-        for name in ("width", "threads"):
-            self._require(name, getattr(self, name) is None or getattr(self, name) >= 1, "it must be 1 or more")
-        sides = self.image_size is None or 1 <= self.image_size <= LARGEST_SIDE
-        self._require("image_size", sides, f"it must be from 1 to {LARGEST_SIDE}")
-        self._require("attackers", 0 < self.attackers < 1, "it must be above 0 and below 1")
-        self._check_privacy()
-        self._require("time_budget", self.time_budget is None or self.time_budget > 0, "it must be above 0 seconds")
-
-    def _check_privacy(self) -> None:
-        self._require("min_count", self.min_count >= 0, "it must be 0 or more")
-        self._require("noise", self.noise >= 0, "it must be 0 or more")
-        self._require("delta", 0 < self.delta < 1, "it must be above 0 and below 1")
-        for name in ("clip", "epsilon"):
-            self._require(name, getattr(self, name) is None or getattr(self, name) > 0, "it must be above 0")
         if self.privacy == "none":
             for name in ("clip", "noise", "epsilon", "delta"):
                 unset = getattr(self, name) == getattr(Experiment, name)
@@ -163,7 +182,7 @@ class Experiment:
 
     def _require(self, name: str, holds: bool, allowed: str) -> None:
         if not holds:
-            raise UserError(f"--{name.replace('_', '-')}", getattr(self, name), allowed)
+            raise UserError(flag_of(name), getattr(self, name), allowed)
 
     @property
     def hides_clients(self) -> bool:
@@ -182,16 +201,89 @@ class Experiment:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Experiment:
         """An experiment from named values; a misspelt name is an error with a suggestion."""
-        names = [item.name for item in dataclasses.fields(cls)]
         for name in values:
-            if name not in names:
-                raise unknown("configuration key", str(name), names)
+            if name not in options():
+                raise unknown("configuration key", str(name), options())
         return cls(**values)
+
+
+# Options: written by `make typed-options`.
+class Options(TypedDict, total=False):
+    """The fields of Experiment that calls name, with their types."""
+
+    params: Mapping[str, Any]
+    dataset: str
+    data_dir: Path | str | None
+    public: str | None
+    train_size: int | None
+    image_size: int | None
+    normalise: Literal["dataset", "imagenet"]
+    augment: Literal["none", "crop", "crop-flip", "rethinkfl"]
+    split: str
+    alpha: float
+    min_size: int
+    balance: bool
+    ways: int
+    half_width: int
+    shots: int
+    test_shots: int
+    long_tail: float | None
+    drift: Literal["none", "sudden", "gradual"]
+    drift_round: int | None
+    novel: int
+    episode_ways: int
+    episode_shots: int
+    episodes: int
+    val_fraction: float
+    clients: int
+    participation: float
+    start: Path | str | None
+    encoder: Path | str | None
+    defence: str
+    attack: str
+    attackers: float
+    privacy: Literal["none", "client", "example"]
+    clip: float | None
+    noise: float
+    epsilon: float | None
+    delta: float
+    min_count: int
+    secure: bool
+    rounds: int
+    epochs: int
+    batch_size: int
+    lr: float
+    lr_decay: float
+    momentum: float
+    weight_decay: float
+    seed: int
+    engine: Literal["auto", "sequential", "stacked", "flower-sim"]
+    width: int | None
+    device: str
+    threads: int | None
+    precision: Literal["float32", "float64", "tf32", "bf16"]
+    deterministic: bool
+    eval_every: int
+    time_budget: float | None
+    checkpoint_every: int
+
+
+# End of Options.
+
+
+def options(group: Group | None = None) -> tuple[str, ...]:
+    """The names of the options of a group, or of all, in the order of their declaration."""
+    return tuple(item.name for item in dataclasses.fields(Experiment) if group in (None, item.metadata["group"]))
+
+
+def flag_of(name: str) -> str:
+    """An option's name on the command line."""
+    return f"--{name.replace('_', '-')}"
 
 
 def with_absolute_paths(experiment: Experiment) -> Experiment:
     """The experiment with the user's files and folders named so that they are found from any folder."""
-    paths = {name: getattr(experiment, name) for name in ("data_dir", "encoder", "start")}
+    paths = {name: getattr(experiment, name) for name in PATHS}
     named: dict[str, Any] = {name: str(Path(path).resolve()) for name, path in paths.items() if path is not None}
     named |= {"method": absolute_name(experiment.method)}
     for name, between in (("model", ","), ("dataset", "+"), ("public", "+")):

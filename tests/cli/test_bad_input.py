@@ -137,6 +137,24 @@ def test_it_is_refused_in_one_line(place: Path, arguments: str, words: list[str]
     assert all(word in line for word in words), line
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run --split dirichlte",
+        "run --split dirichlte --engine flower-sim",
+        "compare --method local,fedavg --split dirichlte",
+        "sweep --grid k=1,2 --split dirichlte",
+        "sweep --grid split=iid,dirichlte",
+        "choose-k --split dirichlte",
+        "split --split dirichlte",
+        "flower-app app --split dirichlte",
+    ],
+)
+def test_a_misspelt_split_leaves_nothing_behind(place: Path, command: str) -> None:
+    line = refuse(place, *command.split())
+    assert "--split: 'dirichlte' is not usable; did you mean 'dirichlet'? known: dirichlet, domains, " in line
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_an_absent_gpu_is_refused(place: Path) -> None:
     assert "--device: 'cuda' is not usable; this machine cannot use it" in refuse(place, "run", "--device", "cuda")

@@ -5,17 +5,22 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+import torch
+import typer
+from torch import Tensor
 from typer.models import ArgumentInfo
 
 from protofed.cli import app
-from protofed.experiment import Experiment
+from protofed.data import SPLITS, Dataset, Split
+from protofed.experiment import Experiment, Group, flag_of, options
 from protofed.studies.comparison import SEEDS
 from protofed.studies.workers import ON_A_GPU
 from tests.support.command_line import succeed
@@ -140,6 +145,70 @@ def test_help_of_run_has_a_flag_for_every_field_with_its_default(tmp_path: Path)
             assert f"[default: {field.default}]" in shown
 
 
+def sections(shown: str) -> dict[str, list[str]]:
+    """The flags under each heading of a help text."""
+    found: dict[str, list[str]] = {}
+    for line in shown.splitlines():
+        if line.endswith(":") and not line.startswith(" "):
+            found[line[:-1]] = []
+        elif flag := re.match(r"  (--[\w-]+)", line):
+            found[[*found][-1]].append(flag[1])
+    return found
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "sweep", "choose-k", "split", "reproduce", "flower-app"])
+def test_help_shows_options_by_group(tmp_path: Path, command: str) -> None:
+    found = sections(succeed(tmp_path, command, "--help").out)
+    assert found.pop("Options")[-1] == "--help"
+    found.pop("Arguments", None)
+    groups = [group.capitalize() for group in get_args(Group)]
+    assert [*found] == [title for title in groups if title in found]
+    for title, flags in found.items():
+        mine = [flag_of(name) for name in options(title.lower())]  # type: ignore[arg-type]
+        assert flags == [flag for flag in mine if flag in flags]
+    assert ("Trust" in found) == (command not in ("split", "reproduce"))
+
+
+def test_a_commands_own_options_come_first(tmp_path: Path) -> None:
+    found = sections(succeed(tmp_path, "compare", "--help").out)
+    assert next(iter(found)) == "Options"
+    assert found["Options"][0] == "--method"
+    assert "--method" not in found["Training"]
+
+
+def test_what_split_and_reproduce_ask(tmp_path: Path) -> None:
+    looked = sections(succeed(tmp_path, "split", "--help").out)
+    assert looked["Data"] == [flag_of(name) for name in options("data")]
+    assert (looked["Training"], looked["Machine"]) == (["--seed"], ["--data-dir"])
+    asked = sections(succeed(tmp_path, "reproduce", "--help").out)
+    assert asked["Machine"] == [flag_of(name) for name in options("machine")]
+    assert asked["Training"] == ["--seed", "--precision", "--deterministic", "--eval-every"]
+    assert asked["Model"] == ["--encoder"]
+
+
+@pytest.mark.parametrize("words", [words for words, _ in commands()], ids=" ".join)
+def test_help_ends_with_an_example_that_the_command_understands(tmp_path: Path, words: tuple[str, ...]) -> None:
+    last = succeed(tmp_path, *words, "--help").out.splitlines()[-1]
+    begin, _, rest = last.partition(f"  Example: protofed {' '.join(words)}")
+    assert begin == ""
+    command: Any = typer.main.get_command(app)
+    for word in words:
+        command = command.commands[word]
+    command.make_context(words[-1], rest.split())
+
+
+def test_a_new_split_is_a_function_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def halves(dataset: Dataset, _: Split, clients: int, seed: int) -> list[Tensor]:  # noqa: ARG001
+        return list(torch.arange(len(dataset.train)).tensor_split(clients))
+
+    monkeypatch.setitem(SPLITS, "halves", halves)
+    assert "nid2, halves. [default:" in " ".join(succeed(tmp_path, "run", "--help").out.split())
+    shown = json.loads(
+        succeed(tmp_path, "split", "--split", "halves", "--clients", "2", "--train-size", "99", "--json").out
+    )
+    assert [sum(row) for row in shown["counts"]] == [50, 49]
+
+
 def test_help_of_compare_has_the_default_number_of_seeds_and_jobs(tmp_path: Path) -> None:
     shown = " ".join(succeed(tmp_path, "compare", "--help").out.split())
     assert f"How many seeds, from --seed on. [default: {SEEDS}]" in shown
@@ -147,5 +216,6 @@ def test_help_of_compare_has_the_default_number_of_seeds_and_jobs(tmp_path: Path
 
 
 def test_help_does_not_wait_for_torch() -> None:
-    code = "import sys, protofed, protofed.cli; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    show = "import sys; from protofed.cli import app; app(['--help'], standalone_mode=False)"
+    code = f"{show}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, stdout=subprocess.DEVNULL).returncode == 0

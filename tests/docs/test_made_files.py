@@ -1,4 +1,4 @@
-"""Files that are made of others and committed: the API page and the notebook."""
+"""What is made of other files and committed: the API page, the notebook, the typed options."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import json
 
 import pytest
 
-from tools import api_page, notebook
+from protofed.experiment import Options, options
+from tools import api_page, notebook, typed_options
+
+
+def test_the_typed_options_are_those_of_the_fields() -> None:
+    source = typed_options.MODULE.read_text(encoding="utf-8")
+    assert source == typed_options.written(source), "make typed-options"
+    assert {*Options.__annotations__, *typed_options.OWN} == {*options()}
 
 
 def test_the_api_page_is_that_of_the_docstrings() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import operator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from protofed.errors import UserError
-from protofed.internal.schema import fits, made, read_json, require
+from protofed.internal.schema import Bounds, fits, made, read_json, require
 
 
 class Pair(TypedDict):
@@ -106,3 +110,35 @@ def test_what_is_no_json_is_one_error(tmp_path: Path, content: bytes) -> None:
         read_json(tmp_path / "a.json")
     with pytest.raises(UserError, match="absent"):
         read_json(tmp_path / "absent")
+
+
+HOLDS = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "below": operator.lt}
+NUMBERS = st.integers(-3, 3)
+
+
+@given(st.dictionaries(st.sampled_from(list(HOLDS)), NUMBERS), NUMBERS)
+def test_a_number_is_accepted_exactly_within_its_bounds(limits: dict[str, int], value: int) -> None:
+    within = all(HOLDS[name](value, limit) for name, limit in limits.items())
+    with nullcontext() if within else pytest.raises(UserError, match=f"x: {value} "):
+        Bounds(**limits).check("x", value)
+
+
+def test_nothing_is_within_any_bounds() -> None:
+    Bounds(at_least=1, below=1).check("x", None)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "words"),
+    [
+        (Bounds(at_least=1), "1 or more"),
+        (Bounds(above=0), "above 0"),
+        (Bounds(at_most=1), "at most 1"),
+        (Bounds(below=0.5), "below 0.5"),
+        (Bounds(at_least=-1, at_most=1), "from -1 to 1"),
+        (Bounds(above=0, at_most=1), "above 0 and at most 1"),
+        (Bounds(at_least=0, below=1), "at least 0 and below 1"),
+        (Bounds(above=0, below=1), "above 0 and below 1"),
+    ],
+)
+def test_bounds_are_said_in_words(bounds: Bounds, words: str) -> None:
+    assert str(bounds) == words

@@ -9,7 +9,7 @@ import pytest
 
 from protofed.errors import UserError
 from protofed.methods import METHODS, build_method, describe, method_class, method_names, parameters
-from protofed.methods.base import Method
+from protofed.methods.base import AVERAGING, Method
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fedproto", {"lamda": 1.0}, r"parameters of fedproto.*'lamda'.*did you mean 'lam'\?"),
@@ -69,7 +69,7 @@ def test_values_arrive_and_an_integer_serves_as_a_number() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_describes_itself(name: str) -> None:
     about = describe(name)
-    assert list(about) == ["name", "description", "paper", "link", "up", "down", "score", "parameters"]
+    assert list(about) == ["name", "description", "paper", "link", "up", "down", "score", "parameters", "help"]
     assert about["name"] == name == method_class(name).name
     assert all(about[item] for item in ("description", "paper", "up", "down"))
     assert about["link"].startswith("https://") or name == "local"
@@ -77,7 +77,8 @@ def test_every_method_describes_itself(name: str) -> None:
     assert model in ("own", "global")
     assert test in ("own", "all")
     assert rule in ("head", "nearest")
-    assert about["parameters"].keys() == parameters(method_class(name)).keys()
+    assert about["parameters"].keys() == about["help"].keys() == parameters(method_class(name)).keys()
+    assert all(about["help"].values())
     assert about["parameters"] == {item: getattr(build_method(name, {}), item) for item in about["parameters"]}
 
 
@@ -127,7 +128,9 @@ def test_a_method_can_come_from_a_file(mine: str) -> None:
     method = build_method(f"{mine}:Mine", {"strength": 2, "averaging": "uniform"})
     assert isinstance(method, Method)
     assert (method.name, getattr(method, "strength")) == ("mine", 2.0)  # noqa: B009
-    assert describe(f"{mine}:Mine")["parameters"] == {"averaging": "samples", "strength": 0.5}
+    about = describe(f"{mine}:Mine")
+    assert about["parameters"] == {"averaging": "samples", "strength": 0.5}
+    assert (about["help"]["averaging"], about["help"]["strength"]) == (AVERAGING, "")
     with pytest.raises(UserError, match=r"strenth.*did you mean 'strength'\?"):
         build_method(f"{mine}:Mine", {"strenth": 1.0})
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 
 from protofed.errors import UserError
-from protofed.methods import build_method
-from protofed.methods.base import Method
+from protofed.internal.schema import Bounds
+from protofed.methods import METHODS, build_method, method_class
+from protofed.methods.base import Method, param
+from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedntd import FedNTD
 from protofed.methods.fedpcl import FedPCL
 from protofed.methods.fedper import FedPer
 from protofed.methods.fedplcc import FedPLCC
 from protofed.methods.fedplvm import FedPLVM
 from protofed.methods.fedproc import FedProc
+from protofed.methods.fedproto import FedProto
 from protofed.methods.fedrcl import FedRCL
 from protofed.methods.fedrep import FedRep
 from protofed.methods.fedsc import FedSC
@@ -65,6 +70,17 @@ def test_a_wrong_parameter_is_named(kind: type[Method], values: dict[str, Any], 
 @pytest.mark.parametrize(
     ("method", "name", "value"),
     [
+        ("fccl-plus", "temperature", 0.0),
+        ("fccl-plus", "distillation_temperature", 0.0),
+        ("fedproto", "lam", -0.1),
+        ("fedprox", "mu", -0.1),
+        ("mp-fedcl", "k", 0),
+        ("mp-fedcl", "temperature", 0.0),
+        ("mp-fedcl", "ce_weight", -0.1),
+        ("sp-fedcl", "contrast_weight", -0.1),
+        ("sp-fedcl", "pool_size", 0),
+        ("dp-fedcl", "eps", 0.0),
+        ("dp-fedcl", "min_samples", 0),
         ("fesem", "clusters", 0),
         ("fednh", "rho", -0.1),
         ("fednh", "rho", 1.1),
@@ -76,5 +92,40 @@ def test_a_wrong_parameter_is_named(kind: type[Method], values: dict[str, Any], 
     ],
 )
 def test_bad_values_are_refused_by_name(method: str, name: str, value: float) -> None:
-    with pytest.raises(UserError, match=name):
+    with pytest.raises(UserError, match=rf"^{name}: {value} is not usable; it must be "):
         build_method(method, {name: value})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_bound_of_a_parameter_is_checked(name: str) -> None:
+    """However a class came by the parameter, and whatever else it checks."""
+    cls = method_class(name)
+    for item in dataclasses.fields(cls):
+        bounds: Bounds = item.metadata.get("bounds", Bounds())
+        outside = {"at_least": -1e-9, "above": 0.0, "at_most": 1e-9, "below": 0.0}
+        for side, limit in vars(bounds).items():
+            if limit is not None:
+                with pytest.raises(UserError, match=rf"^{item.name}: .* is not usable; it must be {bounds}$"):
+                    cls(**{item.name: limit + outside[side]})
+
+
+def test_parameters_that_do_not_go_together_are_refused() -> None:
+    with pytest.raises(UserError, match=r"initial: 'own'.*share_weights"):
+        FedProto(share_weights=True, initial="own")
+
+
+@dataclass(frozen=True)
+class Bounded(FedAvg):
+    """A method of a user's."""
+
+    name: ClassVar[str] = "bounded"
+    share: float = param(0.5, "a part", above=0, at_most=1)
+    most: int | None = param(None, "a number, or none", below=10)
+
+
+def test_a_users_parameter_has_bounds() -> None:
+    assert (Bounded().share, Bounded(share=1, most=9).most) == (0.5, 9)
+    with pytest.raises(UserError, match=r"^share: 0 is not usable; it must be above 0 and at most 1$"):
+        Bounded(share=0)
+    with pytest.raises(UserError, match=r"^most: 10 is not usable; it must be below 10$"):
+        Bounded(most=10)

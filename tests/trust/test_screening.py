@@ -149,13 +149,13 @@ def test_facts_and_message_survive_the_way_and_others_do_not() -> None:
     with pytest.raises(RefusedError, match="larger"):
         wire.unpack(content, len(data) - 1)
     array = ArrayRecord({"safetensors": Array("uint8", (0,), "safetensors", b"")})
-    right = '{"protocol": PROTOCOL}'
+    right = json.dumps({"protocol": wire.PROTOCOL})
     for text in ("no json", "[]", "{}", '{"protocol": 1}', right + " " * wire.LARGEST_FACTS, "[" * 100_000):
         told = ConfigRecord({"json": text, "digest": wire.digest(text, b"")})
         with pytest.raises(RefusedError):
             wire.unpack(RecordDict({"facts": told, "message": array}), 100)
     told = ConfigRecord({"json": right, "digest": wire.digest(right, b"")})
-    assert wire.unpack(RecordDict({"facts": told, "message": array}), 100) == ({"protocol": PROTOCOL}, b"")
+    assert wire.unpack(RecordDict({"facts": told, "message": array}), 100) == ({"protocol": wire.PROTOCOL}, b"")
     for wrong in (
         RecordDict(),
         RecordDict({"facts": ConfigRecord({"json": 5}), "message": array}),

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -16,12 +16,14 @@ import typer.core
 import yaml
 
 from protofed.errors import LostError, UserError
-from protofed.experiment import Experiment
+from protofed.experiment import Experiment, Group, flag_of, options
 from protofed.internal.schema import check_type
 from protofed.internal.version import VERSION
 from protofed.internal.yaml_files import parse_yaml
 
 if TYPE_CHECKING:
+    import click
+
     from protofed.runs.result import Result
     from protofed.studies.choose_k import Choice
     from protofed.studies.comparison import Comparison
@@ -29,7 +31,10 @@ if TYPE_CHECKING:
     from protofed.studies.sweeps import Sweep
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 NO_MEMORY = "the GPU's memory is full: fewer runs at a time (--jobs) or, in a new run, a smaller --width need less"
+ALL_SPLITS = "{splits}"
+"""What stands in the text of an option for the names of all splits."""
 
 typer.core.HAS_RICH = False  # typer < 0.21 writes \[required] for rich, also where help is plain
 app = typer.Typer(
@@ -80,18 +85,54 @@ Jobs = Annotated[
 ]
 
 
+class Command(typer.core.TyperCommand):
+    """A command whose help tells options by what they are about, its own first."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections: arguments, options, then each group of the experiment's."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for one in self.get_params(ctx):
+            record = one.get_help_record(ctx)
+            if record is not None:
+                own = "Arguments" if one.param_type_name == "argument" else "Options"
+                title = getattr(one, "rich_help_panel", None) or own
+                sections.setdefault(title, []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl([(flag, _with_splits(text)) for flag, text in records])
+
+
+def _with_splits(text: str) -> str:
+    """The text of an option with the names of splits, which are asked for late: their package imports torch."""
+    if ALL_SPLITS not in text:
+        return text
+    from protofed.data.splits import SPLITS
+
+    return text.replace(ALL_SPLITS, ", ".join(SPLITS))
+
+
+def command(name: str, example: str, within: typer.Typer = app) -> Callable[[F], F]:
+    """Make a function a command, of the app or of a group of commands; its help ends with the example."""
+    return within.command(name, cls=Command, epilog=f"Example: protofed {example}")
+
+
 def experiment_flags(
-    *leave_out: str, defaults: Mapping[str, Any] = MappingProxyType({})
+    names: Collection[str] = options(),
+    leave_out: Collection[str] = (),
+    defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command a flag for every field of Experiment; it receives those that were used as `flags`.
+    """Give a command flags for options of Experiment; it receives those that were used as `flags`.
 
     `defaults` are those that are the command's own.
     """
     hints = get_type_hints(Experiment)
+    wanted = {*names} - {"params", *leave_out}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True).parameters
-        fields = [item for item in dataclasses.fields(Experiment) if item.name not in ("params", *leave_out)]
+        fields = [item for item in dataclasses.fields(Experiment) if item.name in wanted]
+        fields.sort(key=lambda item: get_args(Group).index(item.metadata["group"]))
 
         def wrapper(**given: Any) -> None:
             flags = {item.name: given.pop(item.name) for item in fields}
@@ -101,7 +142,7 @@ def experiment_flags(
         parameters = [parameter for name, parameter in own.items() if name != "flags"]
         for item in fields:
             default = defaults.get(item.name, item.default)
-            option = _option(item.name, hints[item.name], default, item.metadata["help"])
+            option = _option(item.name, hints[item.name], default, item.metadata)
             parameters.append(
                 inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
             )
@@ -114,15 +155,18 @@ def experiment_flags(
     return decorate
 
 
-def _option(name: str, kind: Any, default: Any, text: str) -> Any:
-    flag = "--" + name.replace("_", "-")
+def _option(name: str, kind: Any, default: Any, about: Mapping[str, Any]) -> Any:
+    flag, text, title = flag_of(name), about["help"], about["group"].capitalize()
     if get_origin(kind) is Literal:
         text = f"{text} One of {', '.join(get_args(kind))}."
+    if name == "split":
+        text = f"{text} One of {ALL_SPLITS}."
     if default is not None:
         text = f"{text} [default: {default}]"
     if kind is bool:
-        return Annotated[bool | None, typer.Option(f"{flag}/--no-{flag[2:]}", help=text)]
-    return Annotated[str | None, typer.Option(flag, metavar=_plain(kind).__name__.upper(), help=text)]
+        return Annotated[bool | None, typer.Option(f"{flag}/--no-{flag[2:]}", help=text, rich_help_panel=title)]
+    shown = _plain(kind).__name__.upper()
+    return Annotated[str | None, typer.Option(flag, metavar=shown, help=text, rich_help_panel=title)]
 
 
 def _plain(kind: Any) -> Any:

@@ -11,7 +11,17 @@ from typing import Annotated, Any
 
 import typer
 
-from protofed.cli.common import Config, Json, Quiet, Set, app, experiment_flags, experiment_from, finish, subcommands
+from protofed.cli.common import (
+    Config,
+    Json,
+    Quiet,
+    Set,
+    command,
+    experiment_flags,
+    experiment_from,
+    finish,
+    subcommands,
+)
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.internal.yaml_files import read_yaml
@@ -27,7 +37,7 @@ def _need_flower() -> None:
         raise UserError("flwr", None, "it is not installed: pip install 'protofed[flower]'")
 
 
-@group.command("init")
+@command("init", "deploy init federation --clients 3", group)
 def init_command(
     folder: Dir,
     clients: Annotated[int, typer.Option("--clients", help="Number of clients.")],
@@ -56,7 +66,7 @@ def init_command(
     print(f"give each client its folder, {folder}/clients/K, and nobody else: it holds the client's key")
 
 
-@group.command("server")
+@command("server", "deploy server federation", group)
 def server_command(folder: Dir) -> None:
     """Run the server until Ctrl-C."""
     _need_flower()
@@ -70,7 +80,7 @@ def server_command(folder: Dir) -> None:
     )
 
 
-@group.command("client")
+@command("client", "deploy client federation/clients/0 --id 0 --data images", group)
 def client_command(
     folder: Dir,
     number: Annotated[int, typer.Option("--id", help="Which client.")],
@@ -86,7 +96,7 @@ def client_command(
     raise typer.Exit(supervise.join(folder, number, data, lambda: print(f"client {number} is running", flush=True)))
 
 
-@group.command("run")
+@command("run", "deploy run federation experiment.yaml", group)
 def run_command(
     folder: Dir,
     config: Annotated[Path, typer.Argument(metavar="EXPERIMENT", help="The experiment, as YAML.")],
@@ -112,7 +122,7 @@ def run_command(
     )
 
 
-@group.command("status")
+@command("status", "deploy status federation", group)
 def status_command(folder: Dir, as_json: Json = False) -> None:
     """Who is connected, and what has been run."""
     _need_flower()
@@ -130,7 +140,7 @@ def status_command(folder: Dir, as_json: Json = False) -> None:
         print(f"run {run['id']}: {run['status']}, began {run['began']}")
 
 
-@app.command("flower-app")
+@command("flower-app", "flower-app app --method fedproto --clients 3")
 @experiment_flags()
 def flower_app_command(
     flags: dict[str, Any],
@@ -140,10 +150,13 @@ def flower_app_command(
 ) -> None:
     """Write a Flower app of an experiment, for `flwr run DIR`."""
     _need_flower()
+    from protofed.data.splits import check_split
     from protofed.deploy.flower_app import write_app
     from protofed.deploy.server_settings import Settings
 
-    write_app(folder, experiment_from(read_yaml(config) if config else {}, flags, set_), Settings())
+    experiment = experiment_from(read_yaml(config) if config else {}, flags, set_)
+    check_split(experiment.split)
+    write_app(folder, experiment, Settings())
     print(f"run it with: flwr run {folder}")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protofed.cli.common import Quiet, experiment_flags, subcommands
+from protofed.cli.common import Quiet, command, experiment_flags, subcommands
 from protofed.errors import UserError, unknown
 from protofed.experiment import Experiment
 
@@ -33,8 +33,8 @@ Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="New file for t
 OUT = Path("encoder.safetensors")
 
 
-@group.command("train")
-@experiment_flags(*(item.name for item in dataclasses.fields(Experiment) if item.name not in FLAGS), defaults=RECIPE)
+@command("train", "encoder train --dataset digits --epochs 3", group)
+@experiment_flags(FLAGS, defaults=RECIPE)
 def train_command(flags: Mapping[str, Any], out: Out = OUT, quiet: Quiet = False) -> None:
     """Train a classifier on a dataset, as a federation of one client, and keep its encoder."""
     from protofed.models import MODELS
@@ -59,7 +59,7 @@ def train_command(flags: Mapping[str, Any], out: Out = OUT, quiet: Quiet = False
     _keep(encoder_of(run), out)
 
 
-@group.command("import")
+@command("import", "encoder import resnet18.pth --image-size 224", group)
 def import_command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="torchvision's ResNet-18: .safetensors or .pth.")],
     image_size: Annotated[int, typer.Option("--image-size", help="Side of the images it will see.")] = 224,

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from protofed.cli.common import Json, app
+from protofed.cli.common import Json, command
 
 
-@app.command("methods")
+@command("methods", "methods --json")
 def methods_command(as_json: Json = False) -> None:
     """List the methods, their papers and what they send."""
     from protofed.methods import describe, method_names
@@ -21,7 +21,7 @@ def methods_command(as_json: Json = False) -> None:
     _list(rows, ("name", "description", "paper", "link", "up", "down"), as_json)
 
 
-@app.command("models")
+@command("models", "models")
 def models_command(as_json: Json = False) -> None:
     """List the models and their sizes."""
     from protofed.models import describe
@@ -29,7 +29,7 @@ def models_command(as_json: Json = False) -> None:
     _list(describe(), ("name", "description", "input", "classes", "features", "parameters"), as_json)
 
 
-@app.command("datasets")
+@command("datasets", "datasets --data-dir data")
 def datasets_command(
     data_dir: Annotated[Path | None, typer.Option("--data-dir", metavar="DIR", help="Where dataset files are.")] = None,
     as_json: Json = False,
@@ -46,7 +46,7 @@ def datasets_command(
         print("your own data: folder:PATH (pictures) and npz:PATH (arrays)")
 
 
-@app.command("attacks")
+@command("attacks", "attacks")
 def attacks_command(as_json: Json = False) -> None:
     """List the attacks that experiments can play."""
     from protofed.trust.attacks import ATTACKS
@@ -58,7 +58,7 @@ def attacks_command(as_json: Json = False) -> None:
     )
 
 
-@app.command("defences")
+@command("defences", "defences")
 def defences_command(as_json: Json = False) -> None:
     """List the defences against clients that are not to be trusted."""
     from protofed.trust.defences import describe

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from protofed.cli.common import app
+from protofed.cli.common import command
 from protofed.errors import UserError
 
 
-@app.command("report")
+@command("report", "report runs/compare-digits")
 def report_command(
     folders: Annotated[
         list[Path], typer.Argument(metavar="DIR…", help="Folders of runs, comparisons, sweeps or reproductions.")

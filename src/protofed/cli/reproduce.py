@@ -16,7 +16,7 @@ from protofed.cli.common import (
     Methods,
     Quiet,
     Seeds,
-    app,
+    command,
     experiment_flags,
     finish,
     method_names,
@@ -24,17 +24,14 @@ from protofed.cli.common import (
     whole,
 )
 from protofed.errors import UserError, unknown
-from protofed.experiment import Experiment
+from protofed.experiment import PATHS, options
 
-MACHINE = (
-    *("data_dir", "encoder", "seed", "engine", "width", "device", "threads", "precision"),
-    *("deterministic", "checkpoint_every", "eval_every"),
-)
-"""The fields of Experiment that are not the paper's business."""
+READERS = (*options("machine"), "encoder", "seed", "precision", "deterministic", "eval_every")
+"""The options that are not the paper's business."""
 
 
-@app.command("reproduce")
-@experiment_flags(*(item.name for item in dataclasses.fields(Experiment) if item.name not in MACHINE))
+@command("reproduce", "reproduce fedproto/table1 --only mnist --variant tiny")
+@experiment_flags(READERS)
 def reproduce_command(
     flags: Mapping[str, Any],
     target: Annotated[
@@ -77,10 +74,7 @@ def reproduce_command(
         method_names(method),
         whole("--seeds", seeds, SEEDS),
         whole("--jobs", jobs, None),
-        {
-            name: str(Path(value).resolve()) if name in ("data_dir", "encoder") else value
-            for name, value in flags.items()
-        },
+        {name: str(Path(value).resolve()) if name in PATHS else value for name, value in flags.items()},
     )
     path = out or fresh_path(f"reproduce-{target.replace('/', '-')}")
     resume_reproduction(reproduction.create_folder(path, request), jobs, quiet, as_json)

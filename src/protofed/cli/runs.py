@@ -21,7 +21,7 @@ from protofed.cli.common import (
     Quiet,
     Seeds,
     Set,
-    app,
+    command,
     experiment_flags,
     experiment_from,
     finish,
@@ -34,14 +34,14 @@ from protofed.cli.common import (
 )
 from protofed.cli.deploy import simulate_command
 from protofed.errors import UserError
-from protofed.experiment import Experiment
+from protofed.experiment import Experiment, options
 from protofed.internal.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     from protofed.runs.run import Run
 
 
-@app.command("run")
+@command("run", "run --method fedproto --dataset digits --rounds 20")
 @experiment_flags()
 def run_command(
     flags: Mapping[str, Any],
@@ -91,8 +91,8 @@ def run_command(
             console().print(profile_table(measured.report()))
 
 
-@app.command("compare")
-@experiment_flags("method")
+@command("compare", "compare --method local,fedavg,fedproto --rounds 20")
+@experiment_flags(leave_out=("method",))
 def compare_command(
     flags: Mapping[str, Any],
     method: Methods = None,
@@ -129,7 +129,7 @@ def compare_command(
     finish(lambda: comparison.compare(runs, folder, shown, processes), shown, folder, as_json)
 
 
-@app.command("resume")
+@command("resume", "resume runs/fedproto-digits-seed0")
 def resume_command(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="The folder of a run, comparison, sweep, choice of K or reproduction.")
@@ -185,34 +185,8 @@ def resume_command(
         finish(lambda: run.play(opened, shown), shown := progress(quiet), folder, as_json)
 
 
-@app.command("split")
-@experiment_flags(
-    "method",
-    "rounds",
-    "epochs",
-    "batch_size",
-    "lr",
-    "lr_decay",
-    "momentum",
-    "weight_decay",
-    "model",
-    "start",
-    "encoder",
-    "episode_ways",
-    "episode_shots",
-    "episodes",
-    *("defence", "attack", "attackers", "privacy", "clip", "noise", "epsilon", "delta", "min_count", "secure"),
-    "engine",
-    "width",
-    "device",
-    "threads",
-    "precision",
-    "deterministic",
-    "eval_every",
-    "participation",
-    "time_budget",
-    "checkpoint_every",
-)
+@command("split", "split --dataset digits --split ways --shots 15 --clients 4")
+@experiment_flags((*options("data"), "data_dir", "seed"))
 def split_command(
     flags: Mapping[str, Any],
     out: Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from protofed.cli.common import Json, app, refuse_existing
+from protofed.cli.common import Json, command, refuse_existing
 from protofed.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ OwnModel = Annotated[
 NewModel = Annotated[Path, typer.Option("--out", metavar="MODEL", help="New folder for the model.")]
 
 
-@app.command("export")
+@command("export", "export runs/fedproto-digits-seed0 --out model")
 def export_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, complete or not.")],
     out: NewModel,
@@ -71,7 +71,7 @@ def export_command(
     print(f"exported: {out}")
 
 
-@app.command("predict")
+@command("predict", "predict model picture.png --reject 0.05")
 def predict_command(
     model: ModelFolder,
     images: Annotated[
@@ -113,7 +113,7 @@ def predict_command(
         print(_rates(found), file=sys.stderr if as_csv else sys.stdout)
 
 
-@app.command("onboard")
+@command("onboard", "onboard model --data mine.npz --shots 5")
 def onboard_command(
     model: ModelFolder,
     data: Annotated[
@@ -172,7 +172,7 @@ def onboard_command(
     print(f"accuracy in % of {found.test_samples} test images of these classes; alone: from random weights")
 
 
-@app.command("add-class")
+@command("add-class", "add-class model eleven --data pictures --out larger")
 def add_class_command(
     model: ModelFolder,
     name: Annotated[str, typer.Argument(metavar="NAME", help="What the class is called.")],

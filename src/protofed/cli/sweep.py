@@ -19,7 +19,7 @@ from protofed.cli.common import (
     Quiet,
     Seeds,
     Set,
-    app,
+    command,
     experiment_flags,
     experiment_from,
     finish,
@@ -53,8 +53,8 @@ HELD_OUT = 0.2
 MaxK = Annotated[str, typer.Option("--max-k", metavar="INT", help="Largest number of prototypes a class to try.")]
 
 
-@app.command("sweep")
-@experiment_flags("method")
+@command("sweep", "sweep --method mp-fedcl --grid k=1,2,4 --grid alpha=0.1,1")
+@experiment_flags(leave_out=("method",))
 def sweep_command(
     flags: Mapping[str, Any],
     grid: GridFlags = None,
@@ -104,7 +104,7 @@ def resume_sweep(folder: Path, jobs: str | None, quiet: bool, as_json: bool) -> 
     finish(lambda: plotted(sweeps.sweep(planned, folder, shown)), shown, folder, as_json)
 
 
-@app.command("choose-k")
+@command("choose-k", "choose-k --method mp-fedcl --max-k 4 --seeds 2")
 @experiment_flags(defaults={"val_fraction": HELD_OUT})
 def choose_k_command(
     flags: Mapping[str, Any],

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protofed.cli.common import Json, Quiet, app
+from protofed.cli.common import Json, Quiet, command
 
 if TYPE_CHECKING:
     from protofed.studies.theory import Trend
 
 
-@app.command("theory")
+@command("theory", "theory runs/fedproto-digits-seed0")
 def theory_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")],
     points: Annotated[

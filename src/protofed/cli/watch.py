@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from protofed.cli.common import app, whole
+from protofed.cli.common import command, whole
 from protofed.errors import UserError
 
 SECONDS = 1.0
 """Between two looks at the files."""
 
 
-@app.command("watch")
+@command("watch", "watch runs/compare-digits")
 def watch_command(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="The folder of a run, comparison, sweep or reproduction.")

@@ -11,7 +11,7 @@ from protofed.data.drift import Drift, gradual, sudden
 from protofed.data.federation import Federation, federate, join
 from protofed.data.loading import load
 from protofed.data.samples import Dataset
-from protofed.data.splits import Split
+from protofed.data.splits import Split, check_split
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.randomness import key
@@ -30,6 +30,7 @@ class FeatureExtractor(Protocol):
 
 def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = None) -> Federation:
     """The clients of an experiment; datasets joined with + get an equal number of clients each."""
+    check_split(experiment.split)
     names = experiment.dataset.split("+")
     split = Split(
         name=experiment.split,

@@ -22,7 +22,7 @@ TRIES = 1000  # a Dirichlet split that has not come out by then will not
 class Split:
     """How to divide; each split reads the parameters it needs."""
 
-    name: str  # one of SPLITS
+    name: str  # a key of SPLITS
     alpha: float  # dirichlet, quantity: concentration; small is uneven
     min_size: int  # dirichlet, quantity: least number of training images of a client
     balance: bool  # dirichlet: a client that holds its share already gets nothing of the next classes
@@ -33,10 +33,15 @@ class Split:
     rho: float | None = None  # any split: long tail first, the first class this many times the last; None: off
 
 
+def check_split(name: str) -> None:
+    """Refuse the name of a split that there is not, before any data is read."""
+    if name not in SPLITS:
+        raise unknown("--split", name, SPLITS)
+
+
 def cut(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor]:
     """The training rows of each client, disjoint and none empty; the long tail, if any, is cut first."""
-    if split.name not in SPLITS:
-        raise unknown("--split", split.name, SPLITS)
+    check_split(split.name)
     kept = torch.arange(len(dataset.train))
     if split.rho is not None:
         kept = long_tail(dataset.train.labels, len(dataset.classes), split.rho, seed)
@@ -232,6 +237,7 @@ def long_tail(labels: Tensor, classes: int, rho: float, seed: int) -> Tensor:
     return draw(group(labels, classes), quota, generator(seed, "long-tail")).sort().values
 
 
+# A new split is a function (dataset, split, clients, seed) -> the rows of each client, and a line here.
 SPLITS: dict[str, Callable[[Dataset, Split, int, int], list[Tensor]]] = {
     "iid": iid,
     "dirichlet": dirichlet,

@@ -13,6 +13,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from protofed.data import Client, Federation, Samples, check_name
+from protofed.data.splits import check_split
 from protofed.deploy.connections import AWAY, Connections
 from protofed.deploy.follow_run import HOPELESS
 from protofed.deploy.remote import Remote
@@ -85,6 +86,7 @@ def check(experiment: Experiment) -> None:
         factory_of(model)
     for dataset in experiment.dataset.split("+"):
         check_name(dataset)
+    check_split(experiment.split)
     if method.exchanges_public and experiment.public is None:
         raise UserError("--public", None, f"{method.name} needs a public dataset, such as digit-domains")
     for name in ("drift", "encoder", "start", "novel", "attack", "privacy"):

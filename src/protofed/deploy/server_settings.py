@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from protofed.errors import UserError
-from protofed.experiment import Experiment
+from protofed.experiment import Experiment, options
 from protofed.internal.schema import read_json
 from protofed.internal.yaml_files import read_yaml
 from protofed.runs.folder import RunFolder
 
 WHOLE = re.compile("[0-9]{1,20}")
 """Numbers of clients and of nodes, which have 64 bits."""
-MACHINE = ("data_dir", "device", "threads", "engine", "width", "checkpoint_every")
-"""What of an experiment says how it is run, not what: a run may go on with another."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ def check_out(path: Path, experiment: Experiment) -> None:
     if not config.is_file():  # new, or killed before its first round
         return
     there, here = asdict(Experiment.from_mapping(read_yaml(config))), asdict(experiment)
-    changed = [name for name in here if there[name] != here[name] and name not in MACHINE]
+    changed = [name for name in here if there[name] != here[name] and name not in options("machine")]
     if changed:
         said = "; ".join(f"{name} {there[name]!r}, not {here[name]!r}" for name in changed)
         raise UserError("--out", str(path), f"it holds another experiment ({said}); name a new folder")

@@ -7,6 +7,7 @@ import json
 import sys
 import types
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -65,6 +66,38 @@ def check_type(name: str, value: Any, kind: Any) -> Any:
     if isinstance(value, outer) and get_args(wanted):  # what is inside does not fit
         raise UserError(name, value, f"it must be of type {wanted}, with finite numbers")
     raise UserError(name, value, f"it must be of type {outer.__name__.lower()}")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Where a number may lie; None leaves a side open."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+
+    def __str__(self) -> str:
+        given = {name: limit for name, limit in vars(self).items() if limit is not None}
+        if given.keys() == {"at_least"}:
+            return f"{self.at_least} or more"
+        if given.keys() == {"at_least", "at_most"}:
+            return f"from {self.at_least} to {self.at_most}"
+        return " and ".join(f"{name.replace('_', ' ')} {limit}" for name, limit in given.items())
+
+    def check(self, name: str, value: Any) -> None:
+        """Accept a value that lies within, and None, which no bound is about.
+
+        Raises:
+            UserError: it lies outside; the error names it and the bounds.
+        """
+        if value is not None and not (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        ):
+            raise UserError(name, value, f"it must be {self}")
 
 
 def require(what: str, values: Any, form: type) -> None:

@@ -7,7 +7,7 @@ import importlib
 import inspect
 from collections.abc import Mapping
 from importlib.metadata import entry_points
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from protofed.errors import UserError, unknown
 from protofed.internal.plugins import is_file_spec, load_from_file
@@ -65,25 +65,38 @@ def method_class(spec: str) -> type[Method]:
     return found
 
 
-def parameters(cls: type[Method]) -> dict[str, tuple[Any, Any]]:
-    """The settable parameters of a method: name -> (type, default)."""
+class Parameter(NamedTuple):
+    """What a user may set of a method: the type, the default, and what it is."""
+
+    kind: Any
+    default: Any
+    help: str
+
+
+def parameters(cls: type[Method]) -> dict[str, Parameter]:
+    """The settable parameters of a method, by name."""
     hints = get_type_hints(cls)
-    return {item.name: (hints[item.name], item.default) for item in dataclasses.fields(cls) if item.init}
+    return {
+        item.name: Parameter(hints[item.name], item.default, item.metadata.get("help", ""))
+        for item in dataclasses.fields(cls)
+        if item.init
+    }
 
 
 def build_method(spec: str, values: Mapping[str, Any]) -> Method:
-    """A method with its parameters, each checked against its declared type."""
+    """A method with its parameters, each of its declared type and within its bounds."""
     cls = method_class(spec)
     known = parameters(cls)
     for name in values:
         if name not in known:
             raise unknown(f"--set (parameters of {spec})", name, known)
-    return cls(**{name: check_type(name, value, known[name][0]) for name, value in values.items()})
+    return cls(**{name: check_type(name, value, known[name].kind) for name, value in values.items()})
 
 
 def describe(name: str) -> dict[str, Any]:
     """What `protofed methods` says of a method."""
     cls = method_class(name)
-    values = {item: default for item, (_, default) in parameters(cls).items()}
+    known = parameters(cls).items()
     about = {item: getattr(cls, item) for item in ("paper", "link", "up", "down", "score")}
-    return {"name": name, "description": (cls.__doc__ or "").split("\n")[0], **about, "parameters": values}
+    told = {"parameters": {item: one.default for item, one in known}, "help": {item: one.help for item, one in known}}
+    return {"name": name, "description": (cls.__doc__ or "").split("\n")[0], **about, **told}

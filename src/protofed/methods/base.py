@@ -7,23 +7,58 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from protofed.internal.schema import Bounds
 from protofed.messages import Broadcast, Upload
 from protofed.methods.optimisers import SGD
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes
+
+T = TypeVar("T")
 
 Collect = Literal["eval-pass", "last-epoch", "all-epochs"]
 """When prototypes are taken: after training in eval mode, or while training, before each batch's update."""
 
 Initial = Literal["common", "own"]
 """Whose initial weights: one draw for all clients, or one for each."""
+
+Averaging = Literal["samples", "uniform"]
+"""How clients count in an average of weights."""
+
+# What parameters that several methods have are: see `param`.
+AVERAGING = "how clients count in the average of weights: by their samples, or all alike"
+COLLECT = "when features are taken for prototypes: after training in eval mode, or while training"
+
+
+def param(
+    default: T,
+    help: str,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+) -> T:
+    """A parameter of a method: a field that says what it is and, of a number, where it may lie.
+
+    Args:
+        default: its value, unless a user gives another.
+        help: what it is, as `protofed methods --json` tells it.
+        at_least: the least value; or `above`, which it must exceed.
+        above: see `at_least`.
+        at_most: the largest value; or `below`, which it must not reach.
+        below: see `at_most`.
+
+    Returns:
+        The field of the dataclass. A value outside the bounds is a UserError when the method is made.
+    """
+    return field(default=default, metadata={"help": help, "bounds": Bounds(at_least, above, at_most, below)})
 
 
 class Batch(NamedTuple):
@@ -99,6 +134,12 @@ class Method(ABC):
     collect: Collect | None = field(default=None, init=False)
     initial: Initial = field(default="common", init=False)
 
+    def __post_init__(self) -> None:
+        """Check the bounds of parameters; a method that checks more calls this first."""
+        for item in fields(self):
+            if "bounds" in item.metadata:
+                item.metadata["bounds"].check(item.name, getattr(self, item.name))
+
     @abstractmethod
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
         """The local objective, one value per sample [B]; the engine averages over the samples that are real."""
@@ -167,9 +208,9 @@ class PublicExchange(Method):
 
     exchanges_public: ClassVar[bool] = True
 
-    public_images: int = 5000
-    public_batch: int = 256
-    exchange: Literal["batch", "round"] = "batch"  # before every public batch, or once for all of them
+    public_images: int = param(5000, "how many; 5,000 of CIFAR-100")
+    public_batch: int = param(256, "public images in a batch; 128 on Office-Caltech")
+    exchange: Literal["batch", "round"] = param("batch", "before every public batch; round: once for all of them")
 
     @abstractmethod
     def public_upload(self, features: Tensor, logits: Tensor) -> Upload:

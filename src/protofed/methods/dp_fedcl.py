@@ -12,8 +12,7 @@ from typing import ClassVar, Literal
 
 from torch.nn.functional import normalize
 
-from protofed.errors import UserError
-from protofed.methods.base import Trained
+from protofed.methods.base import Trained, param
 from protofed.methods.prototype_pool import PrototypePool
 from protofed.prototypes import Prototypes, dbscan, quantile_eps
 
@@ -25,17 +24,12 @@ class DPFedCL(PrototypePool):
     name: ClassVar[str] = "dp-fedcl"
 
     # Cluster counts differ between clients, so the slot-wise grid of Eq. 11 does not exist.
-    contrast: Literal["pooled", "none"] = "pooled"
-    neighbourhood: Literal["fixed", "quantile"] = "fixed"
-    eps: float = 0.5
-    min_samples: int = 5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.eps <= 0:
-            raise UserError("eps", self.eps, "it must be above 0")
-        if self.min_samples < 1:
-            raise UserError("min_samples", self.min_samples, "it must be 1 or more")
+    contrast: Literal["pooled", "none"] = param("pooled", "none: prototypes for inference only")
+    neighbourhood: Literal["fixed", "quantile"] = param(
+        "fixed", "eps as given; quantile: the 90th percentile of the class's 4-NN distance"
+    )
+    eps: float = param(0.5, "radius of DBSCAN, on the unit sphere", above=0)
+    min_samples: int = param(5, "samples within eps that make a core point", at_least=1)
 
     def prototypes(self, trained: Trained) -> Mapping[str, Prototypes]:
         """DBSCAN on normalised features; prototypes are means of the raw ones."""

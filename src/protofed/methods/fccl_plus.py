@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, normalize
 
-from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, PublicExchange, Turn, cross_entropy
+from protofed.methods.base import AVERAGING, Averaging, Batch, PublicExchange, Turn, cross_entropy, param
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.optimisers import Adam
 from protofed.models.net import Net
@@ -29,15 +28,11 @@ class FCCLPlus(FedAvg, PublicExchange):
     down: ClassVar[str] = "weights; their means over clients"
     keeps_previous: ClassVar[bool] = True
 
-    averaging: Literal["samples", "uniform"] = "uniform"
-    temperature: float = 0.02  # of similarities
-    off_diagonal: float = 0.0051
-    similarity_weight: float = 3.0
-    distillation_temperature: float = 3.0  # 1 on Office-Caltech
-
-    def __post_init__(self) -> None:
-        if min(self.temperature, self.distillation_temperature) <= 0:
-            raise UserError("temperature", self.temperature, "temperatures must be above 0")
+    averaging: Averaging = param("uniform", AVERAGING)
+    temperature: float = param(0.02, "of similarities", above=0)
+    off_diagonal: float = param(0.0051, "weight of correlations between different classes")
+    similarity_weight: float = param(3.0, "weight of L_isd")
+    distillation_temperature: float = param(3.0, "T; 1 on Office-Caltech", above=0)
 
     def optimiser(
         self, parameters: Iterable[Tensor], lr: float, momentum: float, weight_decay: float

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Clock, Summed, weighted_mean
+from protofed.methods.base import AVERAGING, Averaging, Clock, Summed, param, weighted_mean
 from protofed.methods.local import Local
 
 
@@ -23,7 +23,7 @@ class FedAvg(Local):
     down: ClassVar[str] = "weights"
     score: ClassVar[str] = "global/all/head"
 
-    averaging: Literal["samples", "uniform"] = "samples"
+    averaging: Averaging = param("samples", AVERAGING)
 
     def shares(self, name: str) -> bool:  # noqa: ARG002
         """Everything."""

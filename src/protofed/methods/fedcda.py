@@ -12,7 +12,7 @@ import torch
 
 from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Clock, Trained, weighted_mean
+from protofed.methods.base import Clock, Trained, param, weighted_mean
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.server.cross_round import Cache, select
 from protofed.randomness import generator
@@ -31,19 +31,12 @@ class FedCDA(FedAvg):
     down: ClassVar[str] = "weights"
     score: ClassVar[str] = "global/all/head"
 
-    k: int = 3  # K: models kept per client
-    groups: int = 3  # B: participants are searched in so many groups
-    smoothness: float = 1.0  # L: weight of the variance
-    warmup: int = -1  # rounds of FedAvg at the start; 50 of 200 in the paper; -1: a fifth of the rounds, at most 50
-
-    def __post_init__(self) -> None:
-        for name in ("k", "groups"):
-            if getattr(self, name) < 1:
-                raise UserError(name, getattr(self, name), "it must be 1 or more")
-        if self.smoothness < 0:
-            raise UserError("smoothness", self.smoothness, "it must be 0 or more")
-        if self.warmup < -1:
-            raise UserError("warmup", self.warmup, "it must be a number of rounds, or -1 for a fifth of them")
+    k: int = param(3, "K: models kept per client", at_least=1)
+    groups: int = param(3, "B: participants are searched in so many groups", at_least=1)
+    smoothness: float = param(1.0, "L: weight of the variance", at_least=0)
+    warmup: int = param(
+        -1, "rounds of FedAvg at the start, 50 of 200 in the paper; -1: a fifth of the rounds, at most 50", at_least=-1
+    )
 
     def upload(self, trained: Trained) -> Upload:
         """w_k and F_k, the mean training loss of the last local epoch."""

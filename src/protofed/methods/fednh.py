@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import nn
 from torch.nn.functional import normalize
 
-from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Clock, Collect, Summed, Trained
+from protofed.methods.base import AVERAGING, COLLECT, Averaging, Clock, Collect, Summed, Trained, param
 from protofed.methods.fedavg import FedAvg
 from protofed.models.normalised_head import NormalisedHead
 from protofed.prototypes import Prototypes, class_means, mean_over_holders
@@ -32,16 +31,10 @@ class FedNH(FedAvg):
     score: ClassVar[str] = "global/all/head"
     clip: ClassVar[float | None] = 10.0
 
-    rho: float = 0.9  # ρ: how much of a prototype stays
-    scale: float = 20.0  # s at the start; 20 for ResNets, 1 for the small CNN
-    averaging: Literal["samples", "uniform"] = "uniform"
-    collect: Collect = "eval-pass"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.rho <= 1:
-            raise UserError("rho", self.rho, "it must be between 0 and 1")
-        if self.scale <= 0:
-            raise UserError("scale", self.scale, "it must be above 0")
+    rho: float = param(0.9, "ρ: how much of a prototype stays", at_least=0, at_most=1)
+    scale: float = param(20.0, "s at the start; 20 for ResNets, 1 for the small CNN", above=0)
+    averaging: Averaging = param("uniform", AVERAGING)
+    collect: Collect = param("eval-pass", COLLECT)
 
     def extend(self, module: nn.Module, classes: int) -> nn.Module:
         """In place of the linear classifier: logits = s · normalise(z) Wᵀ."""

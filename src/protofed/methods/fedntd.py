@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from protofed.errors import UserError
-from protofed.methods.base import Batch, Turn, cross_entropy
+from protofed.methods.base import Batch, Turn, cross_entropy, param
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 
@@ -23,14 +22,8 @@ class FedNTD(FedAvg):
     paper: ClassVar[str] = "Lee et al., NeurIPS 2022"
     link: ClassVar[str] = "https://arxiv.org/abs/2106.03097"
 
-    beta: float = 1.0  # β
-    temperature: float = 1.0  # τ; 1 in the paper's runs, 3 in its class's default
-
-    def __post_init__(self) -> None:
-        if self.beta < 0:
-            raise UserError("beta", self.beta, "it must be 0 or more")
-        if self.temperature <= 0:
-            raise UserError("temperature", self.temperature, "it must be above 0")
+    beta: float = param(1.0, "β: weight of the distillation", at_least=0)
+    temperature: float = param(1.0, "τ; 1 in the paper's runs, 3 in its class's default", above=0)
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
         """Eq. 4: CE + β τ² KL(q_glob || q) over the C − 1 classes that are not true."""

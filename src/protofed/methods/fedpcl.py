@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch.optim import Optimizer
 
-from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Clock, Collect, Trained, Turn
+from protofed.methods.base import COLLECT, Batch, Clock, Collect, Trained, Turn, param
 from protofed.methods.local import Local
 from protofed.methods.optimisers import Adam
 from protofed.models.net import Net
@@ -34,13 +33,11 @@ class FedPCL(Local):
     down: ClassVar[str] = "mean prototypes, all clients' class means"
     score: ClassVar[str] = "own/own/nearest"
 
-    reading: Literal["paper", "code"] = "paper"  # features look for their prototype, or prototypes for their features
-    temperature: float = 0.07  # τ
-    collect: Collect = "eval-pass"
-
-    def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise UserError("temperature", self.temperature, "it must be above 0")
+    reading: Literal["paper", "code"] = param(
+        "paper", "features look for their prototype; code: prototypes for their features"
+    )
+    temperature: float = param(0.07, "τ of the contrasts", above=0)
+    collect: Collect = param("eval-pass", COLLECT)
 
     def optimiser(self, parameters: Iterable[Tensor], lr: float, momentum: float, weight_decay: float) -> Optimizer:
         """Adam, without `momentum`; the paper's lr is 1e-3 and its weight decay 1e-4."""

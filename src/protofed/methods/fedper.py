@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import nn
 
 from protofed.errors import UserError
+from protofed.methods.base import param
 from protofed.methods.fedavg import FedAvg
 
 
@@ -22,9 +23,13 @@ class FedPer(FedAvg):
     down: ClassVar[str] = "weights of the base"
     score: ClassVar[str] = "own/own/head"
 
-    personal: str = "hidden,head"  # how names begin; FedProto: both dense layers of its CNN, the last one of a ResNet
+    personal: str = param(
+        "hidden,head",
+        "how names of personal layers begin; FedProto: both dense layers of its CNN, the last one of a ResNet",
+    )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.beginnings():
             raise UserError("personal", self.personal, "it must name layers, as in hidden,head")
 

@@ -12,9 +12,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Clock, Collect, Trained, Turn, cross_entropy
+from protofed.methods.base import COLLECT, Batch, Clock, Collect, Trained, Turn, cross_entropy, param
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 from protofed.prototypes import (
@@ -39,26 +38,15 @@ class FedPLCC(FedAvg):
     down: ClassVar[str] = "weights, clusters of all clients' prototypes with their samples"
     score: ClassVar[str] = "global/all/head"
 
-    lambda1: float = 100.0  # λ1; 100, 20, 1 on Digit-5, Office-10, DomainNet
-    ratio: float = 10.0  # λ2 / λ1
-    lambda2: float | None = None  # λ2, if not ratio · λ1
-    temperature: float = 0.07  # τ; "best τ = 0.55", lower than 0.07, is probably 0.055
-    alpha: float = 0.5  # α
-    phi: float = 0.5  # φ; 1: every cluster pulls
-    cluster_weights: ClusterWeights = "samples"  # W; Table V's w = 1: one, or equal
-    centroids: Centroids = "unweighted"  # of the server's clusters; the paper does not say
-    collect: Collect = "eval-pass"
-
-    def __post_init__(self) -> None:
-        for name in ("lambda1", "ratio", "lambda2"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise UserError(name, value, "it must be 0 or more")
-        for name in ("temperature", "alpha"):
-            if getattr(self, name) <= 0:
-                raise UserError(name, getattr(self, name), "it must be above 0")
-        if not 0 < self.phi <= 1:
-            raise UserError("phi", self.phi, "it must be above 0 and at most 1")
+    lambda1: float = param(100.0, "λ1; 100, 20, 1 on Digit-5, Office-10, DomainNet", at_least=0)
+    ratio: float = param(10.0, "λ2 / λ1", at_least=0)
+    lambda2: float | None = param(None, "λ2, if not ratio · λ1", at_least=0)
+    temperature: float = param(0.07, 'τ; "best τ = 0.55", lower than 0.07, is probably 0.055', above=0)
+    alpha: float = param(0.5, "α: exponent of cosines", above=0)
+    phi: float = param(0.5, "φ: part of a class's clusters that pulls; 1: every one", above=0, at_most=1)
+    cluster_weights: ClusterWeights = param("samples", "W; Table V's w = 1: one, or equal")
+    centroids: Centroids = param("unweighted", "of the server's clusters; the paper does not say")
+    collect: Collect = param("eval-pass", COLLECT)
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
         """Eq. 4: CE + λ1 L_contra + λ2 L_corr (Eqs. 6 and 8)."""

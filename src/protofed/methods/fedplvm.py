@@ -13,9 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Clock, Collect, Trained, Turn, cross_entropy
+from protofed.methods.base import COLLECT, Batch, Clock, Collect, Trained, Turn, cross_entropy, param
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes, cluster_contrast, finch, finch_pool
@@ -33,17 +32,10 @@ class FedPLVM(FedAvg):
     score: ClassVar[str] = "global/all/head"
 
     # Public code: averaging="uniform" where all clients have the same labels, "samples" elsewhere.
-    lam: float = 100.0  # λ
-    temperature: float = 0.07  # τ
-    alpha: float = 0.25  # α
-    collect: Collect = "eval-pass"
-
-    def __post_init__(self) -> None:
-        if self.lam < 0:
-            raise UserError("lam", self.lam, "it must be 0 or more")
-        for name in ("temperature", "alpha"):
-            if getattr(self, name) <= 0:
-                raise UserError(name, getattr(self, name), "it must be above 0")
+    lam: float = param(100.0, "λ: weight of L_contra + L_corr", at_least=0)
+    temperature: float = param(0.07, "τ of the contrast", above=0)
+    alpha: float = param(0.25, "α: exponent of cosines", above=0)
+    collect: Collect = param("eval-pass", COLLECT)
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
         """CE + λ (L_contra + L_corr), L_corr = 2 (1 − cos(z, ḡ_y))², ḡ_y the mean of the class's clusters."""

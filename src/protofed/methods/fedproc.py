@@ -12,9 +12,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Clock, Collect, Summed, Trained, Turn, cross_entropy
+from protofed.methods.base import COLLECT, Batch, Clock, Collect, Summed, Trained, Turn, cross_entropy, param
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes, class_means, cluster_contrast, mean_over_holders
@@ -31,14 +30,10 @@ class FedProc(FedAvg):
     down: ClassVar[str] = "weights, mean prototypes"
     score: ClassVar[str] = "global/all/head"
 
-    schedule: Literal["paper", "port"] = "paper"  # α_t = 1 − t/T; 1 − t/(T − 1)
-    temperature: float = 1.0  # τ; the port has none
-    weighting: Literal["uniform", "samples"] = "uniform"  # of a class's holders: port; paper
-    collect: Collect = "last-epoch"
-
-    def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise UserError("temperature", self.temperature, "it must be above 0")
+    schedule: Literal["paper", "port"] = param("paper", "α_t = 1 − t/T; port: 1 − t/(T − 1)")
+    temperature: float = param(1.0, "τ; the port has none", above=0)
+    weighting: Literal["uniform", "samples"] = param("uniform", "of a class's holders: port; samples: paper")
+    collect: Collect = param("last-epoch", COLLECT)
 
     def share(self, clock: Clock) -> float:
         """α_t, the contrast's part of the loss; rounds count from 0."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Clock, Collect, Initial, Summed, Trained, Turn, cross_entropy
+from protofed.methods.base import COLLECT, Batch, Clock, Collect, Initial, Summed, Trained, Turn, cross_entropy, param
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 from protofed.prototypes import (
@@ -36,18 +36,17 @@ class FedProto(FedAvg):
     down: ClassVar[str] = "mean prototypes"
     score: ClassVar[str] = "own/own/nearest"
 
-    lam: float = 1.0  # λ; 1 on MNIST and FEMNIST, 0.1 on CIFAR-10
-    metric: Metric = "mse"
-    per: Literal["sample", "prototype"] = "sample"  # public code; Eq. 8
-    weighting: Weighting = "uniform"
-    collect: Collect = "last-epoch"
-    absent: Literal["drop", "keep"] = "drop"  # the prototype of a class that nobody sent this round
-    share_weights: bool = False  # RethinkFL's port averages the weights too
-    initial: Initial = "common"  # weights; own: every client draws its own, as in the public code
+    lam: float = param(1.0, "λ; 1 on MNIST and FEMNIST, 0.1 on CIFAR-10", at_least=0)
+    metric: Metric = param("mse", "distance of a feature to its prototype")
+    per: Literal["sample", "prototype"] = param("sample", "distance per sample: public code; prototype: Eq. 8")
+    weighting: Weighting = param("uniform", "of a class's holders; literal: Eq. 6 as printed")
+    collect: Collect = param("last-epoch", COLLECT)
+    absent: Literal["drop", "keep"] = param("drop", "the prototype of a class that nobody sent this round")
+    share_weights: bool = param(False, "RethinkFL's port averages the weights too")
+    initial: Initial = param("common", "weights; own: every client draws its own, as in the public code")
 
     def __post_init__(self) -> None:
-        if self.lam < 0:
-            raise UserError("lam", self.lam, "it must be 0 or more")
+        super().__post_init__()
         if self.share_weights and self.initial == "own":
             raise UserError("initial", self.initial, "with share_weights all begin with the server's")
 

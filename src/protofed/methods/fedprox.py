@@ -7,8 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from protofed.errors import UserError
-from protofed.methods.base import Batch, Turn
+from protofed.methods.base import Batch, Turn, param
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 
@@ -21,11 +20,7 @@ class FedProx(FedAvg):
     paper: ClassVar[str] = "Li et al., MLSys 2020"
     link: ClassVar[str] = "https://arxiv.org/abs/1812.06127"
 
-    mu: float = 0.01
-
-    def __post_init__(self) -> None:
-        if self.mu < 0:
-            raise UserError("mu", self.mu, "it must be 0 or more")
+    mu: float = param(0.01, "μ; tuned in {0.001, 0.01, 0.1, 1}", at_least=0)
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
         """CE + (μ/2) |w − w_t|², over trainable parameters."""

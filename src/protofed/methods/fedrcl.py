@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
 from protofed.errors import UserError
-from protofed.methods.base import Batch, Turn, cross_entropy
+from protofed.methods.base import AVERAGING, Averaging, Batch, Turn, cross_entropy, param
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 
@@ -28,24 +28,15 @@ class FedRCL(FedAvg):
     link: ClassVar[str] = "https://arxiv.org/abs/2401.04928"
     clip: ClassVar[float | None] = 10.0  # public code
 
-    averaging: Literal["samples", "uniform"] = "uniform"  # public code
-    pairs: Literal["hardest", "all"] = "hardest"  # public code; the paper's sums
-    negatives: int = 2  # hardest: so many of the most similar samples of other classes
-    temperature: float = 0.05  # τ
-    threshold: float = 0.7  # λ: pairs of a class at least so similar repel each other
-    contrast_weight: float = 1.0
-    penalty_weight: float = 1.0  # β
-
-    def __post_init__(self) -> None:
-        if self.negatives < 1:
-            raise UserError("negatives", self.negatives, "it must be 1 or more")
-        if self.temperature <= 0:
-            raise UserError("temperature", self.temperature, "it must be above 0")
-        if not -1 <= self.threshold <= 1:
-            raise UserError("threshold", self.threshold, "it must be a cosine, from -1 to 1")
-        for weight in ("contrast_weight", "penalty_weight"):
-            if getattr(self, weight) < 0:
-                raise UserError(weight, getattr(self, weight), "it must be 0 or more")
+    averaging: Averaging = param("uniform", AVERAGING)  # public code
+    pairs: Literal["hardest", "all"] = param("hardest", "public code; all: the paper's sums")
+    negatives: int = param(2, "hardest: so many of the most similar samples of other classes", at_least=1)
+    temperature: float = param(0.05, "τ of contrast and penalty", above=0)
+    threshold: float = param(
+        0.7, "λ: pairs of a class whose cosine is at least this repel each other", at_least=-1, at_most=1
+    )
+    contrast_weight: float = param(1.0, "weight of the contrast", at_least=0)
+    penalty_weight: float = param(1.0, "β: weight of the penalty", at_least=0)
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:  # noqa: ARG002
         """CE + the mean over levels of contrast and penalty."""

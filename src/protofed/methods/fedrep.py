@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from protofed.errors import UserError
-from protofed.methods.base import Phase
+from protofed.methods.base import AVERAGING, Averaging, Phase, param
 from protofed.methods.fedper import FedPer
 
 
@@ -22,13 +21,8 @@ class FedRep(FedPer):
     paper: ClassVar[str] = "Collins et al., ICML 2021"
     link: ClassVar[str] = "https://arxiv.org/abs/2102.07078"
 
-    averaging: Literal["samples", "uniform"] = "uniform"  # Algorithm 1
-    head_epochs: int = 1  # the paper's runs: about 10, then 1 to 5 epochs of the base
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.head_epochs < 1:
-            raise UserError("head_epochs", self.head_epochs, "it must be 1 or more")
+    averaging: Averaging = param("uniform", AVERAGING)  # Algorithm 1
+    head_epochs: int = param(1, "the paper's runs: about 10, then 1 to 5 epochs of the base", at_least=1)
 
     def phases(self, epochs: int) -> Sequence[Phase]:
         """Algorithm 1: the head with the base frozen, then the base with the head frozen."""

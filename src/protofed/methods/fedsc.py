@@ -11,9 +11,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Clock, Collect, Trained, Turn, cross_entropy
+from protofed.methods.base import COLLECT, Batch, Clock, Collect, Trained, Turn, cross_entropy, param
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes, class_means, distance, mean_over_holders
@@ -37,21 +36,14 @@ class FedSC(FedAvg):
     down: ClassVar[str] = "weights, relational prototypes of all clients, consistent prototypes"
     prepares: ClassVar[bool] = True  # U
 
-    neighbours: int = 2  # M; 0: no merging
-    likeness: Likeness = "angle"  # Eqs. 7-8; the others are those of Table 5
-    temperature: float = 0.05  # τ
-    U: Literal["paper", "none"] = "paper"  # Eq. 13; none: U = 1
-    weighting: Literal["discrepancy", "uniform"] = "discrepancy"  # e of Eq. 11; uniform: equal for all holders
-    rpcl_weight: float = 1.0  # Table 4 switches each term off
-    cpdr_weight: float = 1.0
-    collect: Collect = "last-epoch"  # as the public code; eval-pass: Algorithm 1
-
-    def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise UserError("temperature", self.temperature, "it must be above 0")
-        for name in ("neighbours", "rpcl_weight", "cpdr_weight"):
-            if getattr(self, name) < 0:
-                raise UserError(name, getattr(self, name), "it must be 0 or more")
+    neighbours: int = param(2, "M; 0: no merging", at_least=0)
+    likeness: Likeness = param("angle", "Eqs. 7-8; the others are those of Table 5")
+    temperature: float = param(0.05, "τ of RPCL", above=0)
+    U: Literal["paper", "none"] = param("paper", "Eq. 13; none: U = 1")
+    weighting: Literal["discrepancy", "uniform"] = param("discrepancy", "e of Eq. 11; uniform: equal for all holders")
+    rpcl_weight: float = param(1.0, "of RPCL; Table 4 switches each term off", at_least=0)
+    cpdr_weight: float = param(1.0, "of CPDR", at_least=0)
+    collect: Collect = param("last-epoch", COLLECT)  # as the public code; eval-pass: Algorithm 1
 
     def prepare(self, features: Tensor, labels: Tensor, received: Broadcast) -> Mapping[str, Tensor]:
         """Eq. 13's U, once a round; the floor keeps a feature that equals its prototype from dividing by 0."""

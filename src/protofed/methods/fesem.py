@@ -11,9 +11,8 @@ from typing import ClassVar
 
 import torch
 
-from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Clock
+from protofed.methods.base import Clock, param
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.server.model_clusters import cluster, seeds
 from protofed.randomness import key
@@ -32,11 +31,7 @@ class FeSEM(FedAvg):
     down: ClassVar[str] = "weights of the client's cluster"
     score: ClassVar[str] = "global/own/head"
 
-    clusters: int = 3  # K; 3 in the public code
-
-    def __post_init__(self) -> None:
-        if self.clusters < 1:
-            raise UserError("clusters", self.clusters, "it must be 1 or more")
+    clusters: int = param(3, "K; 3 in the public code", at_least=1)
 
     def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
         """E-step: r_i = argmin_k |w_i − W_k|².  M-step: W_k = the mean of its members' w_i."""

@@ -12,9 +12,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Clock, Collect, Trained, Turn, cross_entropy
+from protofed.methods.base import COLLECT, Batch, Clock, Collect, Trained, Turn, cross_entropy, param
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes, class_means, cluster_contrast, distance, finch_pool
@@ -34,18 +33,11 @@ class FPL(FedAvg):
     down: ClassVar[str] = "weights, cluster prototypes"
     score: ClassVar[str] = "global/all/head"
 
-    temperature: float = 0.02  # τ
-    contrast_weight: float = 1.0  # 0: the paper's ablation without CPCL
-    pull_weight: float = 1.0  # 0: without UPCR
-    pull: Literal["mean", "sum"] = "mean"  # over coordinates: public code; paper
-    collect: Collect = "last-epoch"
-
-    def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise UserError("temperature", self.temperature, "it must be above 0")
-        for weight in ("contrast_weight", "pull_weight"):
-            if getattr(self, weight) < 0:
-                raise UserError(weight, getattr(self, weight), "it must be 0 or more")
+    temperature: float = param(0.02, "τ of CPCL", above=0)
+    contrast_weight: float = param(1.0, "of CPCL; 0: the paper's ablation without it", at_least=0)
+    pull_weight: float = param(1.0, "of UPCR; 0: without it", at_least=0)
+    pull: Literal["mean", "sum"] = param("mean", "over coordinates: public code; sum: paper")
+    collect: Collect = param("last-epoch", COLLECT)
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
         """CE + L_CPCL + L_UPCR."""

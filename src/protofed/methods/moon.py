@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, softplus
 
-from protofed.errors import UserError
-from protofed.methods.base import Batch, Turn, cross_entropy
+from protofed.methods.base import Batch, Turn, cross_entropy, param
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 from protofed.models.projection import Projected
@@ -28,15 +27,9 @@ class Moon(FedAvg):
     link: ClassVar[str] = "https://arxiv.org/abs/2103.16257"
     keeps_previous: ClassVar[bool] = True
 
-    mu: float = 5.0  # μ; 5 on CIFAR-10, 1 on CIFAR-100 and Tiny-ImageNet
-    temperature: float = 0.5  # τ
-    projection: bool = False  # the paper's two-layer head to 256-d features, in front of the classifier
-
-    def __post_init__(self) -> None:
-        if self.mu < 0:
-            raise UserError("mu", self.mu, "it must be 0 or more")
-        if self.temperature <= 0:
-            raise UserError("temperature", self.temperature, "it must be above 0")
+    mu: float = param(5.0, "μ; 5 on CIFAR-10, 1 on CIFAR-100 and Tiny-ImageNet", at_least=0)
+    temperature: float = param(0.5, "τ of the contrast", above=0)
+    projection: bool = param(False, "the paper's two-layer head to 256-d features, in front of the classifier")
 
     def extend(self, module: nn.Module, classes: int) -> nn.Module:
         """With the projection head, if asked for."""

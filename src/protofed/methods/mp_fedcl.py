@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 
 from torch.nn.functional import normalize
 
-from protofed.errors import UserError
-from protofed.methods.base import Trained
+from protofed.methods.base import Trained, param
 from protofed.methods.prototype_pool import PrototypePool
 from protofed.prototypes import Prototypes, Start, kmeans
 
@@ -20,14 +19,9 @@ class MPFedCL(PrototypePool):
 
     name: ClassVar[str] = "mp-fedcl"
 
-    k: int = 2  # 2, 4, 4, 3 on MNIST, Digit-5, Office-10, DomainNet
-    start: Start = "random"
-    space: Literal["raw", "normalised"] = "raw"  # what k-means clusters; prototypes are means of raw features
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.k < 1:
-            raise UserError("k", self.k, "it must be 1 or more prototypes per class")
+    k: int = param(2, "prototypes per class; 2, 4, 4, 3 on MNIST, Digit-5, Office-10, DomainNet", at_least=1)
+    start: Start = param("random", "of k-means")
+    space: Literal["raw", "normalised"] = param("raw", "what k-means clusters; prototypes are means of raw features")
 
     def prototypes(self, trained: Trained) -> Mapping[str, Prototypes]:
         """Eq. 7: K centroids of each class's features."""

@@ -7,9 +7,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Clock, Collect, Turn, cross_entropy
+from protofed.methods.base import COLLECT, Batch, Clock, Collect, Turn, cross_entropy, param
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes, bound_pool, pad_with_class_mean, pooled_contrast, slot_contrast
@@ -26,23 +25,16 @@ class PrototypePool(FedAvg):
     down: ClassVar[str] = "weights, the pool of all clients' prototypes"
     score: ClassVar[str] = "own/all/nearest"
 
-    temperature: float = 0.07
-    contrast: Literal["slots", "pooled", "none"] = (
-        "slots"  # "none": the preliminary version, prototypes for inference only
+    temperature: float = param(0.07, "τ of L_R", above=0)
+    contrast: Literal["slots", "pooled", "none"] = param(
+        "slots", "none: the preliminary version, prototypes for inference only"
     )
-    ce_weight: float = 1.0
-    contrast_weight: float = 1.0
-    collect: Collect = "eval-pass"
-    pool_size: int | None = None  # most prototypes a class in the pool; the server clusters those of a larger one
-
-    def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise UserError("temperature", self.temperature, "it must be above 0")
-        for weight in ("ce_weight", "contrast_weight"):
-            if getattr(self, weight) < 0:
-                raise UserError(weight, getattr(self, weight), "it must be 0 or more")
-        if self.pool_size is not None and self.pool_size < 1:
-            raise UserError("pool_size", self.pool_size, "it must be 1 or more prototypes per class")
+    ce_weight: float = param(1.0, "weight of CE", at_least=0)
+    contrast_weight: float = param(1.0, "weight of L_R", at_least=0)
+    collect: Collect = param("eval-pass", COLLECT)
+    pool_size: int | None = param(
+        None, "most prototypes per class in the pool; the server clusters those of a larger one", at_least=1
+    )
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
         """Eq. 12: CE + L_R."""

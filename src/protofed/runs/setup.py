@@ -19,7 +19,7 @@ from protofed.engines.distributed import ALONE, Ranks
 from protofed.engines.factory import make_engine
 from protofed.engines.private import Privacy, privacy_of
 from protofed.errors import UserError
-from protofed.experiment import Experiment, with_absolute_paths
+from protofed.experiment import Experiment, flag_of, with_absolute_paths
 from protofed.methods import build_method
 from protofed.methods.base import Method
 from protofed.models import ModelSpec
@@ -129,7 +129,7 @@ def _encoder(experiment: Experiment, device: torch.device) -> Encoder | None:
     for name in ("image_size", "normalise", "augment"):
         if getattr(experiment, name) != getattr(Experiment, name):
             why = "the encoder knows what it sees, and sees every image once"
-            raise UserError(f"--{name.replace('_', '-')}", getattr(experiment, name), why)
+            raise UserError(flag_of(name), getattr(experiment, name), why)
     return Encoder.read(Path(experiment.encoder), device)
 
 

@@ -19,6 +19,7 @@ import yaml
 
 from protofed.data import describe
 from protofed.errors import UserError
+from protofed.experiment import PATHS, flag_of
 from protofed.internal.atomic_files import write_text
 from protofed.internal.schema import made
 from protofed.internal.yaml_files import read_yaml
@@ -68,8 +69,8 @@ class Request:
             "variant": self.variant,
         }
         flags |= {"seeds": self.seeds, **{name: self.machine.get(name) for name in ("seed", "eval_every", "precision")}}
-        flags |= {name: name.upper() for name in ("data_dir", "encoder") if self.machine.get(name)}
-        given = (f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in flags.items() if value)
+        flags |= {name: name.upper() for name in PATHS if self.machine.get(name)}
+        given = (f"{flag_of(name)} {shlex.quote(str(value))}" for name, value in flags.items() if value)
         return " ".join(["protofed reproduce", self.target, *given])
 
     def to_yaml(self) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from protofed.errors import UserError, unknown
 from protofed.evaluation import accuracy as evaluation
-from protofed.experiment import Experiment
+from protofed.experiment import Experiment, options
 from protofed.internal.atomic_files import write_text
 from protofed.internal.schema import check_type
 from protofed.methods import method_class, parameters
@@ -32,7 +32,7 @@ Grid = Mapping[str, Sequence[Any]]
 Setting = dict[str, Any]
 """One value for each swept name that concerns a method."""
 
-OPTIONS = {item.name for item in dataclasses.fields(Experiment)}
+OPTIONS = {*options()}
 CONFIG = "sweep.yaml"
 _NOT_SWEPT = {"method": "name several with --method", "seed": "see --seeds", "params": "name the parameter itself"}
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from protofed.data.splits import check_split
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.methods import build_method, method_class, parameters
@@ -85,6 +86,7 @@ def test_every_cell_is_an_experiment_in_every_variant(name: str) -> None:
         for trial in target.trials():
             experiment = trial.experiment({"encoder": "some.safetensors"})
             build_method(experiment.method, experiment.params)
+            check_split(experiment.split)
             named = {*trial.values, *trial.values["params"]} - {"params"}
             assert named <= set(trial.sources)
             if variant == "stand-in":

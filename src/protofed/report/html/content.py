@@ -10,7 +10,7 @@ from typing import Any
 
 from protofed.errors import UserError
 from protofed.evaluation.snapshot import Snapshot
-from protofed.experiment import Experiment
+from protofed.experiment import Experiment, options
 from protofed.internal.schema import fits, read_json
 from protofed.internal.yaml_files import read_yaml
 from protofed.methods import METHODS, method_class
@@ -182,7 +182,7 @@ def plane(seen: Snapshot) -> list[list[float]]:
 def _labels(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """What a line is called: the method, and what else differs between the runs, but for the seed."""
     told = [{**vars(run["experiment"]), "params": None} for run in runs]
-    quiet = {"seed", "method", "params", "threads", "engine", "width", "device", "data_dir"}
+    quiet = {"seed", "method", "params", *options("machine")}
     names = (
         [name for name in told[0] if name not in quiet and len({str(one[name]) for one in told}) > 1] if told else []
     )
