@@ -63,7 +63,9 @@ class Experiment:
         "Training images are cropped and mirrored at random; rethinkfl also takes ImageNet's mean and std.",
         "data",
     )
-    split: str = _option("dirichlet", "How training data is divided among clients; `protofed split` shows it.", "data")
+    split: str = _option(
+        "dirichlet", "How training data is divided among clients: a name that `protofed splits` lists.", "data"
+    )
     alpha: float = _option(
         0.1, "Concentration of the Dirichlet draws (dirichlet, quantity): small is unequal.", "data", above=0
     )

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 NO_MEMORY = "the GPU's memory is full: fewer runs at a time (--jobs) or, in a new run, a smaller --width need less"
-ALL_SPLITS = "{splits}"
-"""What stands in the text of an option for the names of all splits."""
 
 typer.core.HAS_RICH = False  # typer < 0.21 writes \[required] for rich, also where help is plain
 app = typer.Typer(
@@ -100,16 +98,7 @@ class Command(typer.core.TyperCommand):
         for title, records in sections.items():
             if records:
                 with formatter.section(title):
-                    formatter.write_dl([(flag, _with_splits(text)) for flag, text in records])
-
-
-def _with_splits(text: str) -> str:
-    """The text of an option with the names of splits, which are asked for late: their package imports torch."""
-    if ALL_SPLITS not in text:
-        return text
-    from protofed.data.splits import SPLITS
-
-    return text.replace(ALL_SPLITS, ", ".join(SPLITS))
+                    formatter.write_dl(records)
 
 
 def command(name: str, example: str, within: typer.Typer = app) -> Callable[[F], F]:
@@ -159,8 +148,6 @@ def _option(name: str, kind: Any, default: Any, about: Mapping[str, Any]) -> Any
     flag, text, title = flag_of(name), about["help"], about["group"].capitalize()
     if get_origin(kind) is Literal:
         text = f"{text} One of {', '.join(get_args(kind))}."
-    if name == "split":
-        text = f"{text} One of {ALL_SPLITS}."
     if default is not None:
         text = f"{text} [default: {default}]"
     if kind is bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +28,17 @@ def models_command(as_json: Json = False) -> None:
     from protofed.models import describe
 
     _list(describe(), ("name", "description", "input", "classes", "features", "parameters"), as_json)
+
+
+@command("splits", "splits")
+def splits_command(as_json: Json = False) -> None:
+    """List the ways to divide a dataset among clients; `protofed split` shows what one gives."""
+    from protofed.data.splits import SPLITS
+
+    rows = [{"name": name, "description": inspect.getdoc(split) or ""} for name, split in SPLITS.items()]
+    for row in rows:
+        row["description"] = " ".join(row["description"].split("\n\n")[0].split())
+    _list(rows, ("name", "description"), as_json)
 
 
 @command("datasets", "datasets --data-dir data")
