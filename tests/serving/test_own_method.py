@@ -125,6 +125,15 @@ def test_it_answers_as_the_run_did(place: Path, spec: str) -> None:
     assert float(model.state["head.warmth"]) != 7
 
 
+def test_both_engines_train_it_alike(spec: str) -> None:
+    """Its head has a parameter that is a single number."""
+    losses = []
+    for engine in ("sequential", "stacked"):
+        run = Run(plan(spec, engine=engine, precision="float64"))
+        losses.append(run.play_round().losses)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+
+
 def test_a_method_object_serves_as_well(place: Path, spec: str) -> None:
     images, _ = digits()
     by_name = protofed.load(place / "model", method=spec)
