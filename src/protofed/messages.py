@@ -138,9 +138,7 @@ class Upload(Message):
             for name, tensor in self.weights.items()
             if tensor.is_floating_point()
         }
-        return {
-            name: tensor.unsqueeze(-1).flatten(1) for name, tensor in changed.items()
-        }  # a scalar has no axis
+        return {name: tensor.unsqueeze(-1).flatten(1) for name, tensor in changed.items()}  # a scalar has no axis
 
     def reorder(self, order: Tensor) -> Upload:
         """The same uploads with their clients in another order."""
