@@ -163,6 +163,14 @@ def test_a_copy_on_the_host_is_a_copy() -> None:
     assert copy.kept["cache"].tolist() == [0, 1, 2]
 
 
+def test_changes_are_a_row_a_client_whatever_the_shape() -> None:
+    weights = {"matrix": torch.ones(2, 3, 4), "number": torch.tensor([5.0, 7.0]), "steps": torch.tensor([1, 2])}
+    sent = Broadcast({"number": torch.tensor(4.0), "steps": torch.tensor(0)}, {})
+    changes = Upload(weights, {}, {}).changes(sent)
+    assert {name: list(rows.shape) for name, rows in changes.items()} == {"matrix": [2, 12], "number": [2, 1]}
+    assert changes["number"].tolist() == [[1], [3]]
+
+
 def test_reordering_moves_everything_of_a_client() -> None:
     before = uploads(3, 4, 2)
     after = before.reorder(torch.tensor([2, 0, 3, 1]))

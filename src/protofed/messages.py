@@ -132,12 +132,13 @@ class Upload(Message):
         return {"weights": weights, "prototypes": sum(int(one.filled.sum()) * one.vectors.shape[-1] for one in sets)}
 
     def changes(self, sent: Broadcast) -> dict[str, Tensor]:
-        """What each client has changed of the weights it was sent, [N, ...]; of those it was not sent, all."""
-        return {
+        """What each client has changed of the weights it was sent, a row [n] each; of those it was not sent, all."""
+        changed = {
             name: tensor - sent.weights[name] if name in sent.weights else tensor
             for name, tensor in self.weights.items()
             if tensor.is_floating_point()
         }
+        return {name: tensor.unsqueeze(-1).flatten(1) for name, tensor in changed.items()}  # a scalar has no axis
 
     def reorder(self, order: Tensor) -> Upload:
         """The same uploads with their clients in another order."""

@@ -43,6 +43,13 @@ def test_json_has_every_client(place: Path) -> None:
     ]
 
 
+def test_what_is_known_against_a_theory_is_said(place: Path) -> None:
+    succeed(place, "run", *TINY, "--method", "mp-fedcl", "--out", "mp", "--rounds", "1", "--quiet")
+    out = succeed(place, "theory", "mp", "--points", "1").out
+    assert out.count("note: the proof of MP-FedCL's Lemma 2") == 1
+    assert "Lemma 2" not in succeed(place, "theory", "run", "--points", "1").out
+
+
 def test_a_method_without_theory_has_constants_only(place: Path) -> None:
     succeed(place, "run", *TINY, "--method", "fedrep", "--out", "fedrep", "--rounds", "1", "--quiet")
     out = succeed(place, "theory", "fedrep").out

@@ -123,6 +123,20 @@ def test_the_look_sees_what_the_evaluation_counts() -> None:
     assert torch.equal(seen.holds, run.federation.counts)
 
 
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_the_clusters_of_a_bounded_pool_are_nobodys(size: int) -> None:
+    """Fewer clusters than the three clients, as many, and more."""
+    options = {**SMALL, "method": "mp-fedcl", "clients": 3, "rounds": 1, "params": {"pool_size": size, "k": 4}}
+    run = new_run(Experiment.from_mapping(options))
+    run.play_round()
+    seen = run.snapshot()
+    pool = run.broadcast.prototypes["pool"]
+    assert len(pool.counts) == size
+    of_server = seen.marks[seen.marks[:, 0] == seen.kinds.index("pool")]
+    assert len(of_server) == int(pool.filled.sum())
+    assert set(of_server[:, 2].tolist()) == {-1}
+
+
 def test_a_look_is_read_as_it_was_written(tmp_path: Path) -> None:
     run = new_run(Experiment.from_mapping({**SMALL, "method": "fedsc", "rounds": 1}))
     run.play_round()

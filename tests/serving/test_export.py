@@ -219,7 +219,8 @@ def test_mixed_architectures_are_exported_by_client(tmp_path: Path) -> None:
 def test_what_a_method_adds_to_a_model_is_loaded(method: str, params: dict[str, Any], tmp_path: Path) -> None:
     export(play(tmp_path / "run", plan(method, params=params, precision="float64"))).write(tmp_path / "model")
     model = protofed.load(tmp_path / "model")
-    assert (model.card.head, model.card.projected) == ("normalised" if method == "fednh" else "linear", bool(params))
+    assert model.card.extended_by == method
+    assert ("head.prototypes" in model.state, "projection.0.weight" in model.state) == (method == "fednh", bool(params))
     assert all(tensor.dtype == torch.float32 for tensor in model.state.values())
 
 
@@ -270,6 +271,8 @@ def test_loading_needs_no_training_code(tmp_path: Path) -> None:
     [
         ({"classes": ["a", "a"]}, "every name once"),
         ({"model": "evil.py:Evil"}, "your own code"),
+        ({"extended_by": "evil.py:Evil"}, "your own code"),
+        ({"extended_by": "fednh"}, "fednh"),
         ({"channels": 10**9}, "from 1 to"),
         ({"std": [0.0]}, "above 0"),
         ({"feature_size": 7}, "7 numbers each"),

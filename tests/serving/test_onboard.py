@@ -83,7 +83,8 @@ def test_pools_and_heads_of_other_methods(method: str, data: Path, tmp_path: Pat
     model = export(play(tmp_path / "run", plan(method))).predictor
     made, found = onboard(model, data, 1)
     assert all(0 <= value <= 100 for part in (found.before, found.after, found.alone) for value in part.values())
-    assert made.predictor.card.head == model.card.head
+    assert made.predictor.card.extended_by == model.card.extended_by == (method if method == "fednh" else None)
+    assert made.predictor.state.keys() == model.state.keys()
 
 
 def test_it_learns(data: Path, tmp_path: Path) -> None:

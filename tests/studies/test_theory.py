@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +15,13 @@ from torch import Tensor
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.methods import build_method
+from protofed.methods.convergence import Bound, Estimates, Used
+from protofed.methods.fedproto import FedProto
+from protofed.methods.mp_fedcl import MPFedCL
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
 from protofed.runs.run import new_run
-from protofed.studies.theory import (
-    Bound,
-    Estimates,
-    Trend,
-    Used,
-    bounds_of,
-    examine,
-    lipschitz,
-    smoothness,
-    spread,
-    trends,
-)
+from protofed.studies.theory import Trend, bounds_of, examine, lipschitz, smoothness, spread, trends
 from tests.support.killed import KillAfter, Killed
 from tests.support.made_rounds import a_round
 
@@ -134,6 +128,74 @@ def test_the_bounds_of_fedsc() -> None:
 )
 def test_other_objectives_have_no_bound(method: str, params: dict[str, Any]) -> None:
     assert bounds(method, **params) == {}
+
+
+@dataclass(frozen=True)
+class Heir(FedProto):
+    """Says nothing of bounds."""
+
+
+@dataclass(frozen=True)
+class Stater(FedProto):
+    """Says that FedProto's bounds are its own."""
+
+    def bounds(self, found: Estimates, used: Used) -> Sequence[Bound]:
+        return super().bounds(found, used)
+
+
+def test_a_subclass_has_bounds_only_if_it_says_so() -> None:
+    assert bounds_of(Heir(), FOUND, USED) == []
+    assert bounds_of(Stater(), FOUND, USED) == bounds_of(FedProto(), FOUND, USED) != []
+
+
+def growth(before: Sequence[float], after: Sequence[float]) -> float:
+    """How much −log softmax of class 0 grows when prototypes move, one number each, v = τ = 1: log(Z / Z') in A9."""
+    z, later = (torch.tensor(u, dtype=torch.float64).log_softmax(-1)[0] for u in (before, after))
+    return float(z - later)
+
+
+def test_the_proof_of_mp_fedcls_lemma_2_is_wrong() -> None:
+    """C = 2, u_p from 1 to 0, u_a = 0. The proof's bound, before Lipschitz constants: Σ_{a ≠ p} ‖u_a' − u_a‖."""
+    left, right = growth([1, 0], [0, 0]), 0
+    assert left == pytest.approx(0.38, abs=0.005)
+    assert left > right
+    # Eq. A9: exp(u_p − u_p') Σ_a exp(u_a' − u_a) is said to be Z / Z'; it is 3.72, and Z / Z' is 1.46.
+    a9 = math.exp(1) * (math.exp(-1) + math.exp(0))
+    assert (math.exp(left), a9) == pytest.approx((1.46, 3.72), abs=0.005)
+    # Step (a) of A10: the logarithm of a sum of exponentials is said to be at most the sum of the exponents.
+    assert math.log(math.exp(-1) + math.exp(0)) > -1 + 0
+
+
+def test_with_two_classes_lemma_2_is_false_and_with_more_its_bound_remains() -> None:
+    """The lemma's bound is A_p times how far a prototype moves; the loss can grow by twice that, and no more."""
+    assert growth([0, 0], [-1, 1]) == pytest.approx(1.43, abs=0.005)
+    assert growth([-20, 0], [-21, 1]) == pytest.approx(2)
+    draws = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        before = 3 * torch.randn(5, generator=draws, dtype=torch.float64)
+        step = torch.rand(5, generator=draws, dtype=torch.float64) * 2 - 1
+        assert growth(before.tolist(), (before + step).tolist()) <= 2 * float(step.abs().max())
+
+
+@pytest.mark.parametrize("method", ["fedproto", "mp-fedcl", "sp-fedcl", "fedsc"])
+def test_what_is_known_against_a_theory_stands_beside_its_bounds(method: str) -> None:
+    notes = {bound.note for bound in bounds(method).values()}
+    assert len(notes) == 1
+    assert all(("Lemma 2" in note) == (method in ("mp-fedcl", "sp-fedcl")) for note in notes)
+
+
+def test_l2_is_of_the_features_that_the_theory_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MP-FedCL contrasts cosines, so its features have length 1; all other constants are the same."""
+    run = new_run(
+        Experiment.from_mapping({"model": "cnn", "device": "cpu", "train_size": 150, "clients": 3, "rounds": 1})
+    )
+    folder = RunFolder.create(tmp_path / "run", run.experiment)
+    run.play(folder, Progress())
+    (of_directions,) = examine(folder, points=1).points
+    monkeypatch.setattr(MPFedCL, "unit_features", False)
+    (of_features,) = examine(folder, points=1).points
+    assert of_directions.estimates.L2 != of_features.estimates.L2
+    assert replace(of_directions.estimates, L2=0.0) == replace(of_features.estimates, L2=0.0)
 
 
 def test_the_gradient_is_what_the_next_step_goes_along(tmp_path: Path) -> None:

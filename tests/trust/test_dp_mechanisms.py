@@ -273,9 +273,11 @@ def test_a_class_with_a_small_noisy_count_is_not_sent() -> None:
 def test_gradients_are_clipped_and_noised() -> None:
     draws = torch.Generator().manual_seed(0)
     each = {"a": 5 * torch.randn(6, 3, dtype=torch.float64, generator=draws), "b": torch.zeros(6, 2, 2).double()}
+    each["c"] = torch.zeros(6).double()  # of a single number
     found = private_gradient(each, 6, private(clip=2.0, noise=0.0), noise("a test"))
     rows = [row * min(1.0, 2.0 / float(row.norm())) for row in each["a"]]
     torch.testing.assert_close(found["a"], torch.stack(rows).sum(0) / 6)
+    assert found["c"].shape == ()
     wide = {"a": torch.zeros(3, 40_000, dtype=torch.float64)}
     drawn = private_gradient(wide, 4, private(clip=2.0, noise=3.0), noise("a test"))["a"] * 4
     assert drawn.std() / 6 == pytest.approx(1, abs=4 / math.sqrt(80_000))

@@ -26,7 +26,7 @@ FLAGS = (
     *("lr", "momentum", "weight_decay", "seed", "device", "threads"),
 )
 RECIPE = {"model": "resnet18", "image_size": 32, "epochs": 5, "batch_size": 64, "momentum": 0.9}
-CENTRAL = {"method": "local", "split": "iid", "clients": 1, "engine": "sequential"}
+CENTRAL = {"split": "iid", "clients": 1, "engine": "sequential"}
 """Training in one place is a federation of one client."""
 
 Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="New file for the encoder.")]
@@ -37,6 +37,7 @@ OUT = Path("encoder.safetensors")
 @experiment_flags(FLAGS, defaults=RECIPE)
 def train_command(flags: Mapping[str, Any], out: Out = OUT, quiet: Quiet = False) -> None:
     """Train a classifier on a dataset, as a federation of one client, and keep its encoder."""
+    from protofed.methods import ALONE
     from protofed.models import MODELS
     from protofed.runs.progress import progress
     from protofed.runs.run import new_run
@@ -47,7 +48,7 @@ def train_command(flags: Mapping[str, Any], out: Out = OUT, quiet: Quiet = False
         raise unknown("--model", values["model"], MODELS)
     epochs = {"rounds": values["epochs"], "eval_every": values["epochs"], "epochs": 1}  # progress tells of rounds
     Experiment.from_mapping(values)  # complains of epochs by that name
-    run = new_run(Experiment.from_mapping({**values, **CENTRAL, **epochs}))
+    run = new_run(Experiment.from_mapping({**values, **CENTRAL, **epochs, "method": ALONE}))
     shown = progress(quiet)
     try:
         run.play(None, shown)

@@ -23,6 +23,12 @@ OwnModel = Annotated[
     str | None,
     typer.Option("--model", metavar="FILE:NAME", help="Your own model, if it is one: its code is not exported."),
 ]
+OwnMethod = Annotated[
+    str | None,
+    typer.Option(
+        "--method", metavar="FILE:NAME", help="Your own method, if it extended the model: its code is not exported."
+    ),
+]
 NewModel = Annotated[Path, typer.Option("--out", metavar="MODEL", help="New folder for the model.")]
 
 
@@ -89,6 +95,7 @@ def predict_command(
         ),
     ] = None,
     own_model: OwnModel = None,
+    own_method: OwnMethod = None,
     as_json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
 ) -> None:
@@ -98,7 +105,7 @@ def predict_command(
 
     if as_json and as_csv:
         raise UserError("--csv", True, "choose it or --json")
-    predictor = load(model, own_model)
+    predictor = load(model, own_model, own_method)
     names, seen = read(images, predictor.card.shape)
     found = predictor.predict(seen, cast("Rule", rule), top, reject)
     rows = [{"image": name, **row} for name, row in zip(names, found.rows(), strict=True)]
@@ -135,6 +142,7 @@ def onboard_command(
         str | None,
         typer.Option("--model", metavar="STR", help="Its architecture, as in `protofed run`. [default: the model's]"),
     ] = None,
+    own_method: OwnMethod = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of shots, weights and batches. [default: 0]")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="MODEL", help="New folder for the client's model.")
@@ -147,9 +155,8 @@ def onboard_command(
 
     refuse_existing(out)
     length = EPOCHS if epochs is None else epochs
-    made, found = onboard(
-        load(model, architecture), data, length, shots, cast("Start | None", start), architecture, seed or 0
-    )
+    joined = load(model, architecture, own_method)
+    made, found = onboard(joined, data, length, shots, cast("Start | None", start), architecture, seed or 0)
     if out is not None:
         made.write(out)
     if as_json:
@@ -181,6 +188,7 @@ def add_class_command(
     ],
     out: NewModel,
     own_model: OwnModel = None,
+    own_method: OwnMethod = None,
     as_json: Json = False,
 ) -> None:
     """Add a class from a few examples."""
@@ -189,7 +197,7 @@ def add_class_command(
     from protofed.serving.predictor import load
 
     refuse_existing(out)
-    predictor = load(model, own_model)
+    predictor = load(model, own_model, own_method)
     _, images = read([data], predictor.card.shape)
     held_out = read_held_out(model, predictor.card.feature_size)
     changed, effect = add_class(predictor, name, images, held_out)

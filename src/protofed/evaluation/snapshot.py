@@ -20,6 +20,7 @@ from protofed.evaluation.accuracy import models_of, sent_to
 from protofed.internal.atomic_files import write_file
 from protofed.internal.schema import made
 from protofed.messages import Broadcast
+from protofed.methods.base import Method
 from protofed.prototypes import Prototypes, class_means, nearest_class
 from protofed.randomness import generator
 
@@ -118,7 +119,7 @@ def take_snapshot(engine: Engine, broadcast: Broadcast, seed: int, participants:
                 confusion += view.confusion
                 views.append(view)
     few = max(1, POINTS // len(chosen))
-    kinds, marked = _server_sets(broadcast, engine.groups[0].feature_size, participants)
+    kinds, marked = _server_sets(engine.method, broadcast, engine.groups[0].feature_size, participants)
     vectors, marks = (torch.cat(part) for part in zip(*(view.means for view in views), *marked, strict=True))
     kept = torch.cat([_some(torch.nonzero(marks[:, 0] == kind).flatten(), draws) for kind in range(len(kinds))])
     homes = [-1 if client.domain is None else client.domain for client in federation.clients]
@@ -172,15 +173,17 @@ def _view(
 
 
 def _server_sets(
-    broadcast: Broadcast, size: int, participants: Sequence[int]
+    method: Method, broadcast: Broadcast, size: int, participants: Sequence[int]
 ) -> tuple[list[str], list[tuple[Tensor, Tensor]]]:
     """The kinds of prototypes, local ones first, and those of the server's sets with their marks."""
     kinds, marked = ["local"], []
     for name, sets in broadcast.prototypes.items():
         if sets.vectors.shape[-1] == size:
-            of_clients = sets.counts.dim() == 3
-            for place, owner in enumerate(participants if of_clients else [-1]):
-                marked.append(_marked(sets.take(place) if of_clients else sets, len(kinds), owner))
+            several = sets.counts.dim() == 3
+            owned = several and len(sets.counts) == len(participants) and method.sets_are_of_clients()
+            for place in range(len(sets.counts) if several else 1):
+                found = sets.take(place) if several else sets
+                marked.append(_marked(found, len(kinds), participants[place] if owned else -1))
             kinds.append(name)
     return kinds, marked
 

@@ -39,6 +39,9 @@ METHODS = {
     "fedcda": "fedcda:FedCDA",
 }
 
+ALONE = "local"
+"""The method of clients that train by themselves, for whoever needs training without a federation."""
+
 
 def method_names() -> list[str]:
     """Every method that can be named: ours, then those of installed packages (entry point group protofed.methods)."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from protofed.internal.schema import Bounds
 from protofed.messages import Broadcast, Upload
+from protofed.methods.convergence import Bound, Estimates, Used
 from protofed.methods.optimisers import SGD
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes
@@ -130,6 +131,7 @@ class Method(ABC):
     prepares: ClassVar[bool] = False  # a client looks at its data before it trains
     clip: ClassVar[float | None] = None  # largest norm of a client's gradient
     exchanges_public: ClassVar[bool] = False  # clients exchange what they make of public images; see PublicExchange
+    unit_features: ClassVar[bool] = False  # its paper's theory is of features scaled to length 1
 
     collect: Collect | None = field(default=None, init=False)
     initial: Initial = field(default="common", init=False)
@@ -197,6 +199,17 @@ class Method(ABC):
     def references(self, broadcast: Broadcast) -> Prototypes | None:  # noqa: ARG002
         """The prototypes [C, M, D] of the nearest-prototype rule, or None where the method has none."""
         return None
+
+    def sets_are_of_clients(self) -> bool:
+        """Whether prototypes [N, C, M, D] of a broadcast belong to the round's N participants, in their order."""
+        return True
+
+    def bounds(self, found: Estimates, used: Used) -> Sequence[Bound]:  # noqa: ARG002
+        """What the paper's convergence theory asks of a run; nothing where it states nothing.
+
+        It holds for the objective of the class that says it. A subclass says it again, or there are no bounds.
+        """
+        return []
 
 
 @dataclass(frozen=True)

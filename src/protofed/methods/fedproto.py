@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -12,17 +12,11 @@ from torch import Tensor
 from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import COLLECT, Batch, Clock, Collect, Initial, Summed, Trained, Turn, cross_entropy, param
+from protofed.methods.convergence import Bound, Estimates, Used, fedproto_bounds
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
-from protofed.prototypes import (
-    Metric,
-    Prototypes,
-    Weighting,
-    class_means,
-    distance,
-    mean_over_holders,
-    prototype_distance,
-)
+from protofed.prototypes import Metric, Prototypes, Weighting, class_means, mean_over_holders
+from protofed.prototypes.losses import distance, prototype_distance
 
 
 @dataclass(frozen=True)
@@ -87,3 +81,7 @@ class FedProto(FedAvg):
     def references(self, broadcast: Broadcast) -> Prototypes | None:
         """Eq. 4: the nearest global prototype."""
         return broadcast.prototypes.get("global")
+
+    def bounds(self, found: Estimates, used: Used) -> Sequence[Bound]:
+        """Corollary 1 and Theorem 2, of clients that share no weights."""
+        return [] if self.share_weights else fedproto_bounds(found, used, self.lam)

@@ -5,7 +5,7 @@ After the paper's equations: the public code does not compute its objective (doc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import COLLECT, Batch, Clock, Collect, Trained, Turn, cross_entropy, param
+from protofed.methods.convergence import Bound, Estimates, Used, fedsc_bounds
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes, class_means, distance, mean_over_holders
@@ -74,3 +75,8 @@ class FedSC(FedAvg):
         merge = consistent_prototypes if self.weighting == "discrepancy" else mean_over_holders
         weights = super().aggregate(uploads, previous, clock).weights
         return Broadcast(weights, {"relational": related, "consistent": merge(related)})
+
+    def bounds(self, found: Estimates, used: Used) -> Sequence[Bound]:
+        """Theorems 2 and 3, which are of both terms as they are."""
+        whole = self.rpcl_weight == self.cpdr_weight == 1
+        return fedsc_bounds(found, used, self.neighbours) if whole else []

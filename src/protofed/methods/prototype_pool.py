@@ -63,3 +63,7 @@ class PrototypePool(FedAvg):
         """Eq. 13: the nearest prototype of the unpadded pool."""
         pool = broadcast.prototypes.get("pool")
         return None if pool is None else pool.pooled()
+
+    def sets_are_of_clients(self) -> bool:
+        """Not in a bounded pool: there the server's clusters stand where clients stood."""
+        return self.pool_size is None

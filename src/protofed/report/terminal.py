@@ -12,12 +12,13 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from protofed.data.federation import Federation
+    from protofed.methods.convergence import Estimates
     from protofed.runs.result import Result
     from protofed.studies.choose_k import Choice
     from protofed.studies.comparison import Comparison, Spread
     from protofed.studies.reproduction import Reproduction
     from protofed.studies.sweeps import Sweep
-    from protofed.studies.theory import Estimates, Report
+    from protofed.studies.theory import Report
 
 COLUMNS = (
     "own/own/head",

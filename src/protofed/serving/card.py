@@ -26,7 +26,7 @@ RULES: tuple[Rule, ...] = ("nearest", "head")
 
 @dataclass(frozen=True)
 class ModelCard:
-    """card.json. What follows `refusal` is only told, never used."""
+    """card.json. What follows `refusal` is only told, never used, but for the parameters of `extended_by`."""
 
     classes: list[str]
     channels: int  # of the images; with an encoder, of those that the encoder sees
@@ -35,8 +35,7 @@ class ModelCard:
     mean: list[float]  # per channel, of pixels scaled to 0..1
     std: list[float]
     model: str  # a name that `protofed models` lists, or a model of the user's own
-    head: Literal["linear", "normalised"]  # the classifier: as the model has it, or FedNH's cosines
-    projected: bool  # MOON's projection head lies between features and classifier
+    extended_by: str | None  # the method whose `extend` changed the model: a name, or the user's own; None: none has
     head_classes: int  # the classifier knows the first so many classes; the others were added
     feature_size: int
     encoder: bool  # a frozen encoder, encoder.safetensors, comes first
@@ -70,6 +69,8 @@ class ModelCard:
             check_type(f"training {name}", self.training.get(name), float)
         for rule, table in self.refusal.items():
             refusal.check(rule, table)
+        if self.extended_by is not None:
+            check_type("method params", self.method.get("params"), dict)
         if not 1 <= self.head_classes <= len(self.classes):
             raise UserError("head_classes", self.head_classes, f"it must be from 1 to {len(self.classes)}")
 
@@ -84,8 +85,16 @@ class ModelCard:
 
     @classmethod
     def read(cls, path: Path) -> ModelCard:
-        """A card from a file."""
+        """A card from a file, also one that version 0.1 wrote."""
         values = read_json(path)
         if not isinstance(values, Mapping):
             raise UserError("card.json", type(values).__name__, "it must hold names and values")
-        return cls(**values)
+        return cls(**(_since_0_1(values) if "head" in values else values))
+
+
+def _since_0_1(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a card of version 0.1 says, which had words for what methods of its time added, as cards say it now."""
+    added = values["head"] != "linear" or bool(values.get("projected"))
+    method = values.get("method")
+    maker = method.get("name") if added and isinstance(method, Mapping) else None
+    return {name: value for name, value in values.items() if name not in ("head", "projected")} | {"extended_by": maker}

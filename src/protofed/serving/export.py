@@ -17,9 +17,8 @@ from protofed.engines.client_group import Group, State
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.methods import parameters
+from protofed.methods.base import Method
 from protofed.models import MODELS
-from protofed.models.normalised_head import NormalisedHead
-from protofed.models.projection import Projected
 from protofed.prototypes import Prototypes, class_means
 from protofed.randomness import generator
 from protofed.runs.folder import RunFolder
@@ -109,7 +108,7 @@ def export(folder: RunFolder, client: int | None = None, data: str | None = None
     card = _card(run, group, chosen, pool, {"whose": whose, "source": source}, complete=folder.result.exists())
     weights = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
     own_code = None if card.model in MODELS else card.model
-    return measured(Predictor(card, weights, pool, run.encoder, own_code), _held_out(run, members[chosen]))
+    return measured(Predictor(card, weights, pool, run.encoder, own_code, run.method), _held_out(run, members[chosen]))
 
 
 def _standing_in(experiment: Experiment, folder: RunFolder) -> Federation:
@@ -144,9 +143,8 @@ def _shared_pool(run: Run) -> PrototypeIndex | None:
         return None
     found = Prototypes(found.vectors.float(), found.counts.float())
     who = torch.tensor(run.history[-1].participants)
-    bounded = getattr(run.method, "pool_size", None) is not None  # the server's clusters stand where clients stood
     for vectors, counts in run.broadcast.prototypes.values():
-        if counts.dim() == 3 and len(counts) == len(who) and not bounded:
+        if counts.dim() == 3 and len(counts) == len(who) and run.method.sets_are_of_clients():
             pool = PrototypeIndex.of_clients(Prototypes(vectors.float(), counts.float()), who)
             if torch.equal(pool.prototypes.vectors, found.vectors):
                 return pool
@@ -191,8 +189,7 @@ def _card(
         mean=list(mean),
         std=list(std),
         model=specs[chosen * len(specs) // run.federation.total],
-        head="normalised" if isinstance(group.module.head, NormalisedHead) else "linear",
-        projected=isinstance(group.module, Projected),
+        extended_by=None if type(run.method).extend is Method.extend else experiment.method,
         head_classes=len(run.federation.classes),
         feature_size=group.feature_size,
         encoder=run.encoder is not None,

@@ -18,8 +18,7 @@ from protofed.data.samples import Dataset, Samples
 from protofed.errors import UserError, unknown
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Clock, Turn, cross_entropy
-from protofed.methods.local import Local
+from protofed.methods.base import Batch, Clock, Method, Turn, cross_entropy
 from protofed.models import MODELS
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes, distance, pooled_contrast
@@ -27,7 +26,7 @@ from protofed.randomness import generator, key
 from protofed.runs.run import Run, new_run
 from protofed.serving.card import TRAINING, ModelCard
 from protofed.serving.export import Exported, measured
-from protofed.serving.predictor import Predictor, extended
+from protofed.serving.predictor import Predictor
 from protofed.serving.prototype_index import PrototypeIndex
 
 Start = Literal["pretrained", "own", "random"]
@@ -42,16 +41,16 @@ EPOCHS = 2
 
 
 @dataclass(frozen=True)
-class Newcomer(Local):
+class Newcomer(Method):
     """Trains on its own data, with a pull to the prototypes that it was sent once."""
 
     name: ClassVar[str] = "newcomer"
 
-    card: ModelCard | None = None  # the exported model's, if the newcomer's is of the same kind
+    joined: Method | None = None  # what extended the exported model, if the newcomer's is of the same kind
 
-    def extend(self, module: nn.Module, classes: int) -> nn.Module:  # noqa: ARG002
+    def extend(self, module: nn.Module, classes: int) -> nn.Module:
         """As the exported model was."""
-        return module if self.card is None else extended(module, self.card)
+        return module if self.joined is None else self.joined.extend(module, classes)
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
         """CE, plus FedProto's distance to a class's only prototype, or DP-FedCL's contrast with several."""
@@ -110,7 +109,7 @@ def onboard(
     if shots is not None and shots < 1:
         raise UserError("--shots", shots, "it must be 1 or more")
     client = _client(predictor, data, shots, seed)
-    method = Newcomer(card=predictor.card if alike else None)
+    method = Newcomer(joined=predictor.method if alike else None)
     pool = _of_classes(predictor, client.train.labels)
 
     def prepare(received: Broadcast, weights: dict[str, Tensor] | None = None) -> Run:
@@ -163,12 +162,12 @@ def _checked(start: Start, predictor: Predictor, spec: str, alike: bool) -> Star
 
 def _exported(predictor: Predictor, run: Run, spec: str, alike: bool, pool: PrototypeIndex, client: Client) -> Exported:
     """The new client's model, like one that `export` makes."""
-    plain: dict[str, Any] = {} if alike else {"head": "linear", "projected": False}
+    plain: dict[str, Any] = {} if alike else {"extended_by": None}
     number = {**predictor.card.prototypes, "number": int(pool.prototypes.filled.sum())}
     classes = predictor.card.classes[: predictor.card.head_classes]
     about: dict[str, Any] = {"whose": "a client that came later", "prototypes": number, "classes": classes, "added": []}
     card = replace(predictor.card, model=spec, **about, **plain)
-    made = Predictor(card, _weights(run), pool, predictor.encoder, spec)
+    made = Predictor(card, _weights(run), pool, predictor.encoder, spec, predictor.method)
     return measured(made, (client.pool.images, client.pool.labels))
 
 
@@ -224,7 +223,7 @@ def _run(card: ModelCard, method: Newcomer, client: Client, spec: str, epochs: i
         {
             **as_before,
             **{"batch_size": int(as_before["batch_size"]), "seed": key(seed, "newcomer"), "device": "cpu"},
-            **{"method": "local", "dataset": "custom", "model": spec, "clients": 1, "engine": "sequential"},
+            **{"method": method.name, "dataset": "custom", "model": spec, "clients": 1, "engine": "sequential"},
             **{"epochs": epochs, "rounds": 2, "eval_every": 2},
         }
     )

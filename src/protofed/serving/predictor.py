@@ -17,9 +17,7 @@ from torch import Tensor, nn
 from protofed.errors import UserError, unknown
 from protofed.internal.atomic_files import write_folder
 from protofed.models import MODELS, ModelSpec, build, check_size
-from protofed.models.normalised_head import NormalisedHead
 from protofed.models.output import Output
-from protofed.models.projection import Projected
 from protofed.models.stacking import bytes_per_image
 from protofed.serving import refusal
 from protofed.serving.card import RULES, ModelCard, Rule
@@ -27,6 +25,7 @@ from protofed.serving.input_images import of_array
 from protofed.serving.prototype_index import PrototypeIndex
 
 if TYPE_CHECKING:
+    from protofed.methods.base import Method
     from protofed.models.encoder import Encoder
 
 BYTES = 2**28
@@ -88,22 +87,29 @@ class Predictor:
         pool: PrototypeIndex,
         encoder: Encoder | None = None,
         model: ModelSpec | None = None,
+        method: str | Method | None = None,
     ) -> None:
-        """`model` is needed where the card names a model of the user's own, which is code."""
+        """`model` and `method` are needed where the card names the user's own, which are code."""
         self.card, self.state, self.pool, self.encoder, self.model = card, dict(state), pool, encoder, model
-        self.module = _assemble(card, encoder, model, state)
+        self.method = _extending(card, method)
+        """The method whose `extend` changed the model, if one has."""
+        named = method is not None and self.method is not None  # what a user's own leaves of the model only it knows
+        if card.model in MODELS and not named:
+            check_size(card.model, _shape(card, encoder), card.head_classes, state)
+        self.module = _assemble(card, encoder, model, self.method)
+        what = card.model if self.method is None else f"{card.model} as {self.method.name} extends it"
         own = {name: tensor.shape for name, tensor in self.module.state_dict().items()}
         given = {name: tensor.shape for name, tensor in state.items()}
         if wrong := sorted({name for name, _ in own.items() ^ given.items()}):
-            raise UserError("tensors", wrong[0], f"it is missing, of another shape, or not one of {card.model}'s")
+            raise UserError("tensors", wrong[0], f"it is missing, of another shape, or not one of {what}")
         if self.module.feature_size != card.feature_size:
-            raise UserError("feature_size", card.feature_size, f"it is {self.module.feature_size} for {card.model}")
+            raise UserError("feature_size", card.feature_size, f"it is {self.module.feature_size} for {what}")
         self.module.load_state_dict(self.state)
         mean, std = (torch.tensor(part, dtype=torch.float64).view(-1, 1, 1) for part in (card.mean, card.std))
         self._middle, self._scale = (255 * mean).float(), (1 / (255 * std)).float()
 
     @classmethod
-    def read(cls, path: Path, model: ModelSpec | None = None) -> Predictor:
+    def read(cls, path: Path, model: ModelSpec | None = None, method: str | Method | None = None) -> Predictor:
         """A model that `write` has written; nothing in it is executed."""
         if not (path / "card.json").is_file():
             raise UserError("MODEL", str(path), "it is not an exported model: it has no card.json")
@@ -112,7 +118,7 @@ class Predictor:
             flat = load_file(path / "prototypes.safetensors")
             pool = PrototypeIndex.from_flat(flat, len(card.classes), card.feature_size)
             encoder = _read_encoder(path) if card.encoder else None
-            return cls(card, load_file(path / "model.safetensors"), pool, encoder, model)
+            return cls(card, load_file(path / "model.safetensors"), pool, encoder, model, method)
         except (SafetensorError, OSError, TypeError, ValueError) as error:  # UserError is a ValueError
             why = " ".join(str(error).split())
             raise UserError("MODEL", str(path), f"it cannot be read: {why}") from None
@@ -135,7 +141,7 @@ class Predictor:
     def with_card(self, pool: PrototypeIndex | None = None, **changes: Any) -> Predictor:
         """The same model, of which the card says some things anew; maybe with other prototypes."""
         card = dataclasses.replace(self.card, **changes)
-        return Predictor(card, self.state, pool or self.pool, self.encoder, self.model)
+        return Predictor(card, self.state, pool or self.pool, self.encoder, self.model, self.method)
 
     def pixels(self, images: Tensor) -> Tensor:
         """What the module sees of uint8 images of the card's shape, or of an encoder's features of them."""
@@ -188,31 +194,47 @@ def _by_head(logits: Tensor, top: int) -> tuple[Tensor, Tensor, tuple[Tensor, Te
     return found, 1 - probability, (nobody, nobody, nobody.float())
 
 
-def load(path: str | Path, model: ModelSpec | None = None) -> Predictor:
-    """An exported model; `model` says how to make a model of your own, which its card only names."""
-    return Predictor.read(Path(path), model)
+def load(path: str | Path, model: ModelSpec | None = None, method: str | Method | None = None) -> Predictor:
+    """An exported model.
+
+    Args:
+        path: the folder that `protofed export` has made.
+        model: how to make a model of your own, which the card only names.
+        method: a method of your own that extended the model: `path/to/file.py:ClassName`, which takes the card's
+            parameters, or a Method object, which has its own.
+
+    Raises:
+        UserError: the folder holds no such model, or its model or method is your own and was not named.
+    """
+    return Predictor.read(Path(path), model, method)
 
 
-def _assemble(
-    card: ModelCard, encoder: Encoder | None, model: ModelSpec | None, state: Mapping[str, Tensor]
-) -> nn.Module:
+def _extending(card: ModelCard, method: str | Method | None) -> Method | None:
+    """The method whose `extend` changed the model; a card never names code that is run."""
+    if card.extended_by is None:
+        return None
+    from protofed.methods import build_method, method_names
+    from protofed.methods.base import Method
+
+    if isinstance(method, Method):
+        return method
+    if method is None and card.extended_by not in method_names():
+        why = f"the model was extended by the method {card.extended_by}, which is your own code: name its file"
+        raise UserError("--method", None, why)
+    return build_method(method or card.extended_by, card.method["params"])
+
+
+def _assemble(card: ModelCard, encoder: Encoder | None, model: ModelSpec | None, method: Method | None) -> nn.Module:
     """The module that the weights belong to; a card never names code that is run."""
     spec = card.model if card.model in MODELS else model
     if spec is None:
         raise UserError("--model", None, f"the model is {card.model}, which is your own code: name its file")
-    shape = card.shape if encoder is None else (encoder.card.feature_size, 1, 1)
-    if card.model in MODELS:
-        check_size(card.model, shape, card.head_classes, state)
-    return build(spec, shape, card.head_classes, 0, lambda module, _: extended(module, card))
+    return build(spec, _shape(card, encoder), card.head_classes, 0, None if method is None else method.extend)
 
 
-def extended(module: nn.Module, card: ModelCard) -> nn.Module:
-    """The architecture that the run's method trained, made from the user's."""
-    if card.projected:
-        module = Projected(module, card.head_classes)
-    if card.head == "normalised":
-        module.head = NormalisedHead(cast(int, module.feature_size), card.head_classes, 1.0)
-    return module
+def _shape(card: ModelCard, encoder: Encoder | None) -> tuple[int, int, int]:
+    """Of what the module sees."""
+    return card.shape if encoder is None else (encoder.card.feature_size, 1, 1)
 
 
 def _read_encoder(path: Path) -> Encoder:

@@ -1,7 +1,7 @@
-"""The constants of the papers' convergence conditions, estimated along a run, and the bounds they give.
+"""The constants of the papers' convergence conditions, estimated along a run, and the bounds that methods make of them.
 
-FedProto Eqs. 16-18, MP-FedCL Eqs. 21-22 and A17, FedSC Eqs. 18-20. Constants are the largest that some batches and
-directions show, so they tend to be too small, and bounds too wide. docs/theory.md says how the papers were read.
+Constants are the largest that some batches and directions show, so they tend to be too small, and bounds too wide.
+docs/theory.md says how the papers were read.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,10 +25,7 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast
 from protofed.methods.base import Batch, Clock, Method, Turn
-from protofed.methods.fedproto import FedProto
-from protofed.methods.fedsc import FedSC
-from protofed.methods.mp_fedcl import MPFedCL
-from protofed.methods.sp_fedcl import SPFedCL
+from protofed.methods.convergence import Bound, Constants, Estimates, Used
 from protofed.models.layers import step
 from protofed.models.net import Net
 from protofed.randomness import generator, step_keys
@@ -47,76 +43,6 @@ TURNS = 10
 
 REACH = 1e-3
 """How far is gone in a direction, as a part of the length of all weights."""
-
-
-@dataclass(frozen=True)
-class Constants:
-    """What the papers' assumptions bound, for one client."""
-
-    client: int
-    L1: float  # of the gradient: smoothness
-    L2: float  # of the encoder's features, with respect to its weights
-    variance: float  # σ², of a batch's gradient
-    G: float  # mean norm of a batch's gradient; FedSC's B
-    gradient: float  # ‖∇L‖², squared norm of the mean gradient
-    steps: int  # E, local steps in a round
-
-
-@dataclass(frozen=True)
-class Estimates:
-    """The same for all clients: the largest of each constant, since an assumption holds for every client."""
-
-    L1: float
-    L2: float
-    variance: float
-    G: float
-    steps: int
-    least_gradient: float  # the smallest ‖∇L‖² of a client
-    mean_gradient: float  # the mean of ‖∇L‖² over clients
-    global_gradient: float | None  # ‖∇L‖² of the mean over clients; none if their architectures differ
-
-    @classmethod
-    def of(cls, clients: Sequence[Constants], global_gradient: float | None) -> Estimates:
-        """From those of each client."""
-        gradients = [found.gradient for found in clients]
-        return cls(
-            L1=max(found.L1 for found in clients),
-            L2=max(found.L2 for found in clients),
-            variance=max(found.variance for found in clients),
-            G=max(found.G for found in clients),
-            steps=max(found.steps for found in clients),
-            least_gradient=min(gradients),
-            mean_gradient=statistics.fmean(gradients),
-            global_gradient=global_gradient,
-        )
-
-
-@dataclass(frozen=True)
-class Used:
-    """What a run was played with."""
-
-    rate: float  # learning rate of the round that the constants are of
-    rounds: int  # played
-    first_loss: float  # L_0 − L*, with L* = 0: no loss here is below that
-    classes: int
-
-
-@dataclass(frozen=True)
-class Bound:
-    """One condition: `used` stands in `relation` to `bound`, if it holds."""
-
-    quantity: str
-    equation: str
-    relation: str  # "<", "≤", ">" or "≥"
-    bound: float  # infinite: any λ will do, or no number of rounds
-    used: float
-
-    @property
-    def holds(self) -> bool:
-        """Whether the value used satisfies it."""
-        if self.relation in ("<", "≤"):
-            return self.used < self.bound or (self.relation == "≤" and self.used == self.bound)
-        return self.used > self.bound or (self.relation == "≥" and self.used == self.bound)
 
 
 @dataclass(frozen=True)
@@ -161,62 +87,9 @@ class Report:
         return json.dumps({"estimates_only": True, **values}, indent=2) + "\n"
 
 
-def fedproto(found: Estimates, used: Used, lam: float) -> list[Bound]:
-    """Corollary 1 and Theorem 2, where ε is the squared gradient norm that the run has reached."""
-    L1, L2, G, E, eta, epsilon = found.L1, found.L2, found.G, found.steps, used.rate, found.mean_gradient
-    # Eq. 16 for e' = 1/2: the sum grows with e', and the bound with the sum, so the first step has the least.
-    first = 2 * (found.least_gradient - lam * L2 * E * G) / (L1 * (found.least_gradient + E * found.variance))
-    denominator = E * epsilon * (2 * eta - L1 * eta**2) - E * eta * (L1 * eta * found.variance + 2 * lam * L2 * G)
-    any_time = 2 * (epsilon - lam * L2 * G) / (L1 * (epsilon + found.variance))
-    return [
-        Bound("learning rate", "Eq. 16", "<", first, eta),
-        Bound("lambda", "Eq. 17", "<", _over(found.least_gradient, L2 * E * G), lam),
-        Bound("rounds", "Eq. 18", "≥", _over(2 * used.first_loss, denominator), used.rounds),
-        Bound("learning rate", "Theorem 2", "<", any_time, eta),
-        Bound("lambda", "Theorem 2", "<", _over(epsilon, L2 * G), lam),
-    ]
-
-
-def mp_fedcl(found: Estimates, used: Used, temperature: float) -> list[Bound]:
-    """Corollary 1 and Theorem 2; ε as for FedProto, but of the mean gradient over clients."""
-    assert found.global_gradient is not None  # the method averages weights, so architectures are the same
-    L1, eta, epsilon = found.L1, used.rate, found.global_gradient
-    pull = (used.classes - 1) * found.L2 * found.G / temperature  # A_p L2 G v_i / τ, ‖v_i‖ = 1
-    dissimilarity = found.mean_gradient / epsilon  # δ², the smallest that Assumption 2 allows
-    denominator = (eta - L1 * eta**2 / 2) * dissimilarity * epsilon - eta * pull
-    return [
-        Bound("learning rate", "Eq. 21", "≤", 2 / L1 - 2 * pull / (L1 * found.mean_gradient), eta),
-        Bound("learning rate", "Eq. 22", "≤", 2 / L1 - 2 * pull / (L1 * dissimilarity * epsilon), eta),
-        Bound("rounds", "Eq. A17", "≥", _over(used.first_loss, denominator), used.rounds),
-    ]
-
-
-def fedsc(found: Estimates, used: Used, neighbours: int) -> list[Bound]:
-    """Theorems 2 and 3; ξ as FedProto's ε."""
-    L1, B, E, M, eta, xi = found.L1, found.G, found.steps, neighbours, used.rate, found.mean_gradient
-    drift = 2 * (M + 2) * found.L2 * used.classes * B
-    omega = (M + 1) * L1 * E * eta**2 * found.variance + drift * E * eta  # Ω1 + Ω2
-    denominator = xi * E * eta * (M + 1) * (2 - L1 * eta) - omega
-    first = (2 * (M + 1) * B**2 - drift) / (L1 * (M + 1) * (found.variance + B**2))
-    any_time = (2 * xi * (M + 1) - drift) / (L1 * (M + 1) * (xi + found.variance))
-    return [
-        Bound("learning rate", "Eq. 18", "<", first, eta),
-        Bound("rounds", "Eq. 19", ">", _over(2 * (M + 1) * used.first_loss, denominator), used.rounds),
-        Bound("learning rate", "Eq. 20", "<", any_time, eta),
-    ]
-
-
 def bounds_of(method: Method, found: Estimates, used: Used) -> list[Bound]:
-    """What the method's paper states; nothing for another objective than the paper's, so subclasses do not count."""
-    if type(method) is FedProto and not method.share_weights:
-        return fedproto(found, used, method.lam)
-    if type(method) in (MPFedCL, SPFedCL):
-        assert isinstance(method, MPFedCL | SPFedCL)
-        if method.contrast == "slots" and method.ce_weight == method.contrast_weight == 1:
-            return mp_fedcl(found, used, method.temperature)
-    if type(method) is FedSC and method.rpcl_weight == method.cpdr_weight == 1:
-        return fedsc(found, used, method.neighbours)
-    return []
+    """What the method's own class says; what a class inherits is of another objective than its own."""
+    return list(method.bounds(found, used)) if "bounds" in vars(type(method)) else []
 
 
 def examine(folder: RunFolder, points: int, progress: Progress | None = None) -> Report:
@@ -324,7 +197,7 @@ class Probe(Sequential):
 
         def features(weights: Tensor) -> Tensor:
             found = model(weights)(group.pixels(group.images[rows[0]]), train=False).features
-            return normalize(found) if isinstance(self.method, MPFedCL | SPFedCL) else found  # as their loss sees it
+            return normalize(found) if self.method.unit_features else found
 
         gradient, variance, G = spread(gradients(at))
         draws = generator(self.experiment.seed, "theory", group.members[row])
@@ -380,11 +253,6 @@ def _square(vector: Tensor) -> float:
     return float(vector.double().square().sum())
 
 
-def _over(part: float, whole: float) -> float:
-    """Infinite where the condition asks for the impossible, or for nothing."""
-    return part / whole if whole > 0 else math.inf
-
-
 def _plain(experiment: Experiment) -> Experiment:
     """The same run in whole precision, played without looking at accuracies or at the time."""
     plain = dataclasses.replace(experiment, eval_every=experiment.rounds, time_budget=None)
@@ -398,4 +266,5 @@ def _notes(method: Method, experiment: Experiment, bounds: Sequence[Bound]) -> l
     unlike: dict[str, Any] = {"momentum": experiment.momentum, "weight decay": experiment.weight_decay}
     unlike |= {"participation": experiment.participation} if experiment.participation < 1 else {}
     names = ", ".join(f"{name} {value:g}" for name, value in unlike.items() if value)
-    return [f"the theory is of plain SGD with all clients; this run has {names}"] if names else []
+    known = dict.fromkeys(bound.note for bound in bounds if bound.note)
+    return [*known, *([f"the theory is of plain SGD with all clients; this run has {names}"] if names else [])]

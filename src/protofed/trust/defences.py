@@ -210,7 +210,7 @@ def _without(found: Prototypes, out: Tensor) -> Prototypes:
 
 def _updates(uploads: Upload, sent: Broadcast) -> Tensor:
     """[N, P]: what clients have changed of the weights they were sent, side by side."""
-    return torch.cat([change.flatten(1) for change in uploads.changes(sent).values()], 1)
+    return torch.cat(list(uploads.changes(sent).values()), 1)
 
 
 def _updated(uploads: Upload, sent: Broadcast, updates: Tensor) -> Upload:

@@ -54,7 +54,7 @@ def flag(uploads: Upload, clip: float | None) -> float:
 
 def lengths(uploads: Upload, sent: Broadcast, clip: float | None) -> Tensor:
     """[N]: of what each client adds: its change of the weights, its prototypes, and a flag for each of them."""
-    parts = [change.double().flatten(1).square().sum(1) for change in uploads.changes(sent).values()]
+    parts = [change.double().square().sum(1) for change in uploads.changes(sent).values()]
     for vectors, counts in uploads.prototypes.values():
         held = (counts > 0).double()
         parts.append((vectors.double().square().sum(-1) * held).flatten(1).sum(1))
@@ -119,7 +119,7 @@ def private_gradient(
     each: Mapping[str, Tensor], size: float, experiment: Experiment, draws: np.random.Generator
 ) -> dict[str, Tensor]:
     """(Σ_i clipped g_i + noise) / size from the gradients of single samples, [B, ...]."""
-    squares = [gradient.flatten(1).double().square().sum(1) for gradient in each.values()]
+    squares = [gradient.unsqueeze(-1).flatten(1).double().square().sum(1) for gradient in each.values()]
     scale = factors(torch.stack(squares).sum(0).sqrt(), experiment.clip)
     deviation = experiment.noise * (experiment.clip or 0.0)
     sums = {name: torch.tensordot(scale.to(gradient.dtype), gradient, dims=1) for name, gradient in each.items()}

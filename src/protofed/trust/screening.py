@@ -125,7 +125,7 @@ def refusals(uploads: Upload, sent: Broadcast, declared: Sequence[int] | None, a
         most = torch.tensor(declared, device=tensors[0].device)
         totals = [*(some.sum(1) for some in counts), *samples]
         checks["it counts more samples than it declared"] = _any([total > most for total in totals])
-    changes = [change.flatten(1).norm(dim=1) for change in uploads.changes(sent).values()]
+    changes = [change.norm(dim=1) for change in uploads.changes(sent).values()]
     if changes and not alone:
         checks["its update is far longer than the others'"] = _far(torch.stack(changes).norm(dim=0))
     lengths = [found.vectors.norm(dim=-1).flatten(1).amax(1) for _, found in sets]

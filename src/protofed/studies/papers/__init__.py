@@ -21,7 +21,7 @@ from protofed.experiment import Experiment
 from protofed.internal.yaml_files import parse_yaml
 from protofed.methods import method_class, parameters
 
-PAPERS = ("fedproto", "mp-fedcl", "fedplcc", "fedsc")
+PAPERS = tuple(sorted(file.name[: -len(".yaml")] for file in files(__name__).iterdir() if file.name.endswith(".yaml")))
 """Each is a file NAME.yaml beside this one."""
 
 COMMUNICATION = "comm_params"
