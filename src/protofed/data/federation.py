@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from protofed.data.samples import Dataset, Samples, check, pixel_statistics
-from protofed.data.splits import Split, cut, draw, group
+from protofed.data.splits import TESTED_BY_SHOTS, Split, cut, draw, group
 from protofed.errors import UserError
 from protofed.randomness import generator
 
@@ -110,7 +110,7 @@ def federate(dataset: Dataset, split: Split, clients: int, seed: int, val_fracti
     members = []
     for k, rows in enumerate(parts):
         everything = dataset.train.take(rows)
-        if split.name in ("ways", "ways-packed"):
+        if split.name in TESTED_BY_SHOTS:
             own = _own_slice(everything, dataset.test, k, split.test_shots)
         else:
             held = torch.bincount(_cells(everything, dataset), minlength=number)

@@ -248,6 +248,8 @@ SPLITS: dict[str, Callable[[Dataset, Split, int, int], list[Tensor]]] = {
     "quantity": quantity,
     "nid2": nid2,
 }
+TESTED_BY_SHOTS = ("ways", "ways-packed")
+"""Splits whose clients test on --test-shots images of each of their classes; others on a share like their own."""
 
 
 def group(numbers: Tensor, size: int) -> list[Tensor]:
