@@ -88,6 +88,17 @@ def test_four_processes_over_tls_equal_the_sequential_engine(tmp_path: Path) -> 
             assert_same(tmp_path / method, sequential(here(asked(method), 4)))
 
 
+def test_clients_in_processes_agree_on_public_images(tmp_path: Path) -> None:
+    """Two messages an exchange, between which a client's process ends: it keeps its model in a file."""
+    params = {"public_images": 40, "public_batch": 16, "exchange": "round"}
+    given = {"method": "fccl-plus", "params": params, "public": "digit-domains", "model": "cnn", "lr": 0.001}
+    given |= {"dataset": "digits", "train_size": 120, "alpha": 1.0, "rounds": 2}
+    with federation(tmp_path, 2, minimum=2) as made:
+        outcome = made.run("run", **given)
+        assert outcome.code == 0, outcome.err
+    assert_same(tmp_path / "run", sequential(here(given, 2)))
+
+
 def test_a_killed_client_is_left_out_and_may_come_back(tmp_path: Path) -> None:
     with federation(tmp_path, 3, minimum=2, deadline=40) as made, playing(made, "run", **BASE, rounds=5) as run:
         until(lambda: rounds(made) == 1, 120)
