@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from protofed.data.federation import Federation
+from protofed.engines.base import Outcome
 from protofed.engines.client_group import Group
 from protofed.engines.distributed import ALONE, Ranks
 from protofed.evaluation.backdoor import backdoor_rate
@@ -34,6 +35,7 @@ from protofed.runs.progress import Progress, Standing, seconds_left, told_score
 from protofed.runs.result import Result, summarise
 from protofed.runs.setup import Setup, prepare
 from protofed.server.participation import participants
+from protofed.server.pipeline import Processed
 from protofed.server.public_exchange import Agreement, agree, exchange_of
 from protofed.server.round import Round
 from protofed.trust.attacks import AttackMemory, Backdoor
@@ -130,32 +132,37 @@ class Run:
             outcome = self.clients.round(agreed.who, agreed.broadcast, clock._replace(who=agreed.who))
             with section("aggregation"):
                 server = self.pipeline.process(outcome.uploads, self.broadcast, clock._replace(who=outcome.who))
-            traffic = agreed.traffic + outcome.traffic
-            if self.attack is not None:  # they send something else than what they have trained
-                traffic += Traffic(up=sum(server.arrived.sizes()) - sum(outcome.uploads.sizes()))
-            pairs = zip(outcome.who, outcome.losses, strict=True)
-            losses = [loss for member, loss in pairs if member not in server.rejected]
-            scalars = server.arrived.scalars()
-            played = Round(
-                round=clock.round + 1,
-                seconds=self._since(began),
-                loss=statistics.fmean(losses) if losses else self.history[-1].loss if self.history else 0.0,
-                losses=losses,
-                participants=list(server.who),
-                bytes_up=traffic.up,
-                bytes_down=traffic.down,
-                scalars_up={"weights": scalars["weights"], "prototypes": scalars["prototypes"]},
-                prototypes=describe(server.broadcast.prototypes, self.broadcast.prototypes),
-                clusters=counted(server.arrived.prototypes),
-                left_out={**agreed.left_out, **outcome.left_out, **server.rejected},
-                suspected=None if self.experiment.defence == "none" else server.suspected,
-                epsilon=None if self.privacy is None else self.privacy.epsilon(clock.round + 1),
-            )
+            played = dataclasses.replace(self._record(agreed, outcome, server), seconds=self._since(began))
             self.broadcast = server.broadcast
             self.history.append(played)
             if self._due(played) or self.over():
                 self.history[-1] = self.evaluated(played)
             return self.history[-1]
+
+    def _record(self, agreed: Agreement, outcome: Outcome, server: Processed) -> Round:
+        """What rounds.jsonl says of a round, before it is timed and evaluated."""
+        number = len(self.history) + 1
+        traffic = agreed.traffic + outcome.traffic
+        if self.attack is not None:  # they send something else than what they have trained
+            traffic += Traffic(up=sum(server.arrived.sizes()) - sum(outcome.uploads.sizes()))
+        pairs = zip(outcome.who, outcome.losses, strict=True)
+        losses = [loss for member, loss in pairs if member not in server.rejected]
+        scalars = server.arrived.scalars()
+        return Round(
+            round=number,
+            seconds=0.0,
+            loss=statistics.fmean(losses) if losses else self.history[-1].loss if self.history else 0.0,
+            losses=losses,
+            participants=list(server.who),
+            bytes_up=traffic.up,
+            bytes_down=traffic.down,
+            scalars_up={"weights": scalars["weights"], "prototypes": scalars["prototypes"]},
+            prototypes=describe(server.broadcast.prototypes, self.broadcast.prototypes),
+            clusters=counted(server.arrived.prototypes),
+            left_out={**agreed.left_out, **outcome.left_out, **server.rejected},
+            suspected=None if self.experiment.defence == "none" else server.suspected,
+            epsilon=None if self.privacy is None else self.privacy.epsilon(number),
+        )
 
     def _agreed(self, clock: Clock) -> Agreement:
         """What clients train from: the broadcast or, for some methods, what they agree on over public images first."""
