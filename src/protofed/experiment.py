@@ -15,6 +15,8 @@ import yaml
 from protofed.errors import UserError, unknown
 from protofed.internal.schema import Bounds, check_type
 
+__all__ = ["Experiment"]
+
 T = TypeVar("T")
 
 LARGEST_SIDE = 1024
@@ -38,7 +40,21 @@ def _option(default: T, text: str, group: Group, **bounds: float) -> T:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A federated experiment: method, data, split, model, training."""
+    """Describe a federated experiment: method, data, split, model, training, trust and machine.
+
+    Raises:
+        UserError: a value is of a wrong type, out of bounds, or does not go with another.
+
+    Example:
+        >>> import protofed
+        >>> experiment = protofed.Experiment(method="fedproto", rounds=10)
+        >>> experiment.rounds, experiment.lr
+        (10, 0.01)
+        >>> protofed.Experiment(lr=0)
+        Traceback (most recent call last):
+            ...
+        protofed.errors.UserError: --lr: 0.0 is not usable; it must be above 0
+    """
 
     method: str = _option(
         "mp-fedcl", "Method: a name that `protofed methods` lists, or path/to/file.py:ClassName.", "training"
@@ -197,12 +213,12 @@ class Experiment:
         return self.privacy == "example"
 
     def to_yaml(self) -> str:
-        """The experiment as YAML that `from_mapping` reads back."""
+        """Return the experiment as YAML that `from_mapping` reads back."""
         return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, allow_unicode=True)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Experiment:
-        """An experiment from named values; a misspelt name is an error with a suggestion."""
+        """Make an experiment from named values; a misspelt name is an error with a suggestion."""
         for name in values:
             if name not in options():
                 raise unknown("configuration key", str(name), options())
