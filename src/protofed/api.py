@@ -21,6 +21,8 @@ from protofed.studies import comparison, sweeps
 from protofed.studies.comparison import Comparison
 from protofed.studies.sweeps import Sweep
 
+__all__ = ["compare", "run", "sweep"]
+
 
 def run(
     method: str | Method = Experiment.method,
@@ -31,11 +33,30 @@ def run(
     progress: Progress | None = None,
     **options: Unpack[Options],
 ) -> Result:
-    """Run one experiment and return what came out.
+    """Run one experiment and return its result.
 
-    `options` are the fields of `Experiment`. `method` may be a Method object, `model` a callable
-    (shape, classes) -> nn.Module, and `federation` your own clients; with these, a run lives in memory only.
-    With `out`, a run folder is written, which `protofed resume` and the command line understand.
+    Args:
+        method: a name that `protofed methods` lists, `path/to/file.py:ClassName`, or a Method object.
+        model: a name that `protofed models` lists, or a callable (shape, classes) -> nn.Module.
+        federation: your own clients instead of a dataset that is divided. With an object here, as `method` or as
+            `model`, a run lives in memory only.
+        out: a folder to write, which `protofed resume` and the rest of the command line understand.
+        progress: what is told of the run as it goes on; nothing is shown unless given.
+        **options: fields of `Experiment`.
+
+    Returns:
+        Accuracies, bytes and seconds.
+
+    Raises:
+        UserError: an option is wrong, or `out` is given with an object.
+        DivergedError: a loss is no longer finite.
+
+    Example:
+        >>> import protofed
+        >>> tiny = {"model": "cnn", "train_size": 120, "clients": 2, "rounds": 1, "device": "cpu"}
+        >>> result = protofed.run("fedavg", **tiny)
+        >>> result.score, len(result.accuracy[result.score].per_client)
+        ('global/all/head', 2)
     """
     named: dict[str, Any] = {"method": method, "model": model}
     objects = {name: value for name, value in named.items() if not isinstance(value, str)}
@@ -72,9 +93,30 @@ def compare(
     progress: Progress | None = None,
     **options: Unpack[Options],
 ) -> Comparison:
-    """Run several methods with several seeds on the same data; `options` are the fields of `Experiment`.
+    """Run several methods with several seeds on the same data.
 
-    `jobs` runs go on at a time, in processes of their own; unless given, what uses all cores or fits on the GPU.
+    Args:
+        methods: names of methods, or `path/to/file.py:ClassName`.
+        seeds: how many seeds each method is run with, from `Experiment.seed` on.
+        model: a name that `protofed models` lists.
+        jobs: how many runs go on at a time, in processes of their own; unless given, what uses all cores or fits on the
+            GPU.
+        out: a folder to write, with one folder for each run.
+        progress: what is told of the runs as they go on.
+        **options: fields of `Experiment`; a parameter in `params` goes to every method that has it.
+
+    Returns:
+        Every run's result, and a row with means and standard deviations for each method.
+
+    Raises:
+        UserError: an option is wrong.
+
+    Example:
+        >>> import protofed
+        >>> tiny = {"model": "cnn", "train_size": 120, "clients": 2, "rounds": 1, "device": "cpu", "threads": 1}
+        >>> found = protofed.compare(["fedavg", "fedproto"], seeds=2, jobs=1, **tiny)
+        >>> [(row.method, row.score, len(row.accuracy[row.score].values)) for row in found.rows]
+        [('fedavg', 'global/all/head', 2), ('fedproto', 'own/own/nearest', 2)]
     """
     given = Experiment.from_mapping({**options, "model": model})
     experiment = comparison.share_cores(given, len(methods) * seeds, jobs)
@@ -97,10 +139,33 @@ def sweep(
     progress: Progress | None = None,
     **options: Unpack[Options],
 ) -> Sweep:
-    """Run every combination of values, such as {"alpha": [0.1, 1], "k": [1, 2, 4]}, with several methods and seeds.
+    """Run every combination of values with several methods and seeds.
 
-    Names are fields of `Experiment`, which `options` are too, or parameters of the methods. `score` is the accuracy
-    that counts, such as "own/all/nearest"; unless given, the one that each method's paper reports.
+    Args:
+        grid: values by name, such as {"alpha": [0.1, 1], "k": [1, 2, 4]}; names are fields of `Experiment` or
+            parameters of the methods.
+        methods: names of methods, or `path/to/file.py:ClassName`.
+        seeds: how many seeds each combination is run with.
+        model: a name that `protofed models` lists.
+        score: the accuracy that counts, such as "own/all/nearest"; unless given, the one that each method's paper
+            reports.
+        jobs: how many runs go on at a time; see `compare`.
+        out: a folder to write, with one folder for each run.
+        progress: what is told of the runs as they go on.
+        **options: fields of `Experiment`.
+
+    Returns:
+        A cell for each combination and method.
+
+    Raises:
+        UserError: an option or a name of the grid is wrong.
+
+    Example:
+        >>> import protofed
+        >>> tiny = {"model": "cnn", "train_size": 120, "clients": 2, "rounds": 1, "device": "cpu", "threads": 1}
+        >>> found = protofed.sweep({"lr": [0.01, 0.1]}, ["fedavg"], seeds=1, jobs=1, **tiny)
+        >>> [(cell.method, cell.setting) for cell in found.cells]
+        [('fedavg', {'lr': 0.01}), ('fedavg', {'lr': 0.1})]
     """
     planned = sweeps.plan(grid, methods, seeds, jobs, score, Experiment.from_mapping({**options, "model": model}))
     folder = None if out is None else sweeps.create_folder(Path(out), planned)

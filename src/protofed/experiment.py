@@ -15,6 +15,8 @@ import yaml
 from protofed.errors import UserError, unknown
 from protofed.internal.schema import Bounds, check_type
 
+__all__ = ["Experiment"]
+
 T = TypeVar("T")
 
 LARGEST_SIDE = 1024
@@ -38,7 +40,21 @@ def _option(default: T, text: str, group: Group, **bounds: float) -> T:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A federated experiment: method, data, split, model, training."""
+    """Describe a federated experiment: method, data, split, model, training, trust and machine.
+
+    Raises:
+        UserError: a value is of a wrong type, out of bounds, or does not go with another.
+
+    Example:
+        >>> import protofed
+        >>> experiment = protofed.Experiment(method="fedproto", rounds=10)
+        >>> experiment.rounds, experiment.lr
+        (10, 0.01)
+        >>> protofed.Experiment(lr=0)
+        Traceback (most recent call last):
+            ...
+        protofed.errors.UserError: --lr: 0.0 is not usable; it must be above 0
+    """
 
     method: str = _option(
         "mp-fedcl", "Method: a name that `protofed methods` lists, or path/to/file.py:ClassName.", "training"
@@ -67,15 +83,15 @@ class Experiment:
         "dirichlet", "How training data is divided among clients: a name that `protofed splits` lists.", "data"
     )
     alpha: float = _option(
-        0.1, "Concentration of the Dirichlet draws (dirichlet, quantity): small is unequal.", "data", above=0
+        0.1, "Concentration of the Dirichlet draws (dirichlet, nid1, quantity): small is unequal.", "data", above=0
     )
     min_size: int = _option(10, "Least number of samples of a client (dirichlet, quantity).", "data", at_least=1)
     balance: bool = _option(True, "A client that has its share gets nothing of the next classes (dirichlet).", "data")
-    ways: int = _option(3, "Mean number of classes of a client (ways).", "data", at_least=1)
-    half_width: int = _option(2, "Classes of a client vary by so many around --ways (ways).", "data", at_least=0)
-    shots: int = _option(100, "Mean number of samples of a class at a client (ways).", "data", at_least=1)
+    ways: int = _option(3, "Mean number of classes of a client (ways, ways-packed).", "data", at_least=1)
+    half_width: int = _option(2, "Classes of a client vary by so many around --ways.", "data", at_least=0)
+    shots: int = _option(100, "Mean number of samples of a class at a client (ways, ways-packed).", "data", at_least=1)
     test_shots: int = _option(
-        40, "Images of each of its classes in a client's own test set (ways).", "data", at_least=1
+        40, "Images of each of its classes in a client's own test set (ways, ways-packed).", "data", at_least=1
     )
     long_tail: float | None = _option(
         None, "Ratio rho of the largest to the smallest class; combines with any split.", "data", at_least=1
@@ -197,12 +213,12 @@ class Experiment:
         return self.privacy == "example"
 
     def to_yaml(self) -> str:
-        """The experiment as YAML that `from_mapping` reads back."""
+        """Return the experiment as YAML that `from_mapping` reads back."""
         return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, allow_unicode=True)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Experiment:
-        """An experiment from named values; a misspelt name is an error with a suggestion."""
+        """Make an experiment from named values; a misspelt name is an error with a suggestion."""
         for name in values:
             if name not in options():
                 raise unknown("configuration key", str(name), options())

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from protofed.prototypes import Prototypes
 
+__all__ = ["Broadcast", "Message", "Upload"]
+
 Layout = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 
 
@@ -31,14 +33,29 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Message:
-    """Named weights, named prototype sets and named numbers."""
+    """Hold what crosses the line between client and server: named weights, prototype sets and numbers.
+
+    Args:
+        weights: tensors of a model by name, of any shape; of several clients with a leading axis [N, ...].
+        prototypes: prototype sets by name, vectors [..., C, M, D] and counts [..., C, M].
+        numbers: any other tensors by name, such as the numbers of samples [N].
+
+    Example:
+        >>> import torch
+        >>> from protofed.messages import Message
+        >>> message = Message({"head.bias": torch.zeros(3)})
+        >>> message.size() == len(message.encode())
+        True
+        >>> Message.decode(message.encode()).weights["head.bias"].tolist()
+        [0.0, 0.0, 0.0]
+    """
 
     weights: Mapping[str, Tensor] = field(default_factory=dict)
     prototypes: Mapping[str, Prototypes] = field(default_factory=dict)
     numbers: Mapping[str, Tensor] = field(default_factory=dict)
 
     def flat(self) -> dict[str, Tensor]:
-        """The wire form: flat named tensors, without the empty slots of prototypes."""
+        """Return the wire form: flat named tensors, without the empty slots of prototypes."""
         flat = {f"weights/{name}": tensor for name, tensor in self.weights.items()}
         for name, (vectors, counts) in self.prototypes.items():
             slots = counts.flatten().nonzero().squeeze(1)
@@ -49,7 +66,7 @@ class Message:
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, Tensor]) -> Self:
-        """The message that `flat` was made from."""
+        """Return the message that `flat` was made from."""
         parts: dict[str, dict[str, Tensor]] = {"weights": {}, "prototypes": {}, "numbers": {}}
         for path, tensor in flat.items():
             part, _, name = path.partition("/")
@@ -59,17 +76,17 @@ class Message:
         return cls(parts["weights"], unpacked, parts["numbers"])
 
     def encode(self) -> bytes:
-        """What is put on the wire: a safetensors file, or nothing if there is nothing to say."""
+        """Return the bytes that go over the wire: a safetensors file, or nothing if there is nothing to say."""
         flat = {name: tensor.contiguous() for name, tensor in self.flat().items()}
         return save(flat) if flat else b""
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """The message that `encode` made; what comes from elsewhere is checked first (trust/screening.py)."""
+        """Return the message that `encode` made; what comes from elsewhere is checked first (trust/screening.py)."""
         return cls.from_flat(tensors_in(data))
 
     def size(self) -> int:
-        """Bytes on the wire, all headers included; an empty message is not sent."""
+        """Count the bytes on the wire, all headers included; an empty message is not sent."""
         filled = [found.filled.sum() for found in self.prototypes.values()]
         return self._size(torch.stack(filled).tolist() if filled else [])
 
@@ -86,13 +103,25 @@ class Message:
 
 @dataclass(frozen=True)
 class Broadcast(Message):
-    """What the server sends to a client."""
+    """Hold what the server sends to a client.
+
+    Args:
+        weights: tensors of a model by name, without a client axis.
+        prototypes: prototype sets by name, vectors [C, M, D], or [N, C, M, D] where a set is of N clients.
+        numbers: any other tensors by name.
+        kept: what stays at the server for its next aggregation: in the checkpoint, never on the wire.
+
+    Example:
+        >>> import torch
+        >>> from protofed.messages import Broadcast
+        >>> Broadcast({"head.bias": torch.zeros(3)}, kept={"centres": torch.ones(1000)}).size()
+        92
+    """
 
     kept: Mapping[str, Tensor] = field(default_factory=dict)
-    """What stays at the server for its next aggregation: in the checkpoint, never on the wire."""
 
     def on_host(self) -> Broadcast:
-        """A copy in the host's memory; from a GPU it is under way."""
+        """Copy the broadcast to the host's memory; from a GPU the copy is under way."""
 
         def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             return {name: tensor.to("cpu", non_blocking=True, copy=True) for name, tensor in tensors.items()}
@@ -104,10 +133,25 @@ class Broadcast(Message):
 
 
 class Upload(Message):
-    """What a client sends; with a leading client axis on every tensor, what several clients sent."""
+    """Hold what a client sends or, with a leading client axis on every tensor, what N clients sent.
+
+    Args:
+        weights: tensors of a model by name, [N, ...].
+        prototypes: prototype sets by name, vectors [N, C, M, D] and counts [N, C, M].
+        numbers: any other tensors by name, such as `samples` [N].
+
+    Example:
+        >>> import torch
+        >>> from protofed.messages import Upload
+        >>> uploads = Upload({"bias": torch.tensor([[1.0, 2.0], [3.0, 4.0]])}, {}, {"samples": torch.tensor([10, 20])})
+        >>> uploads.client(1).weights["bias"].tolist()
+        [3.0, 4.0]
+        >>> uploads.scalars()
+        {'weights': 4, 'prototypes': 0}
+    """
 
     def client(self, row: int) -> Upload:
-        """One client's upload out of several."""
+        """Return one client's upload out of several."""
         return Upload(
             {name: tensor[row] for name, tensor in self.weights.items()},
             {name: prototypes.take(row) for name, prototypes in self.prototypes.items()},
@@ -115,7 +159,7 @@ class Upload(Message):
         )
 
     def sizes(self) -> list[int]:
-        """Every client's bytes on the wire, with one transfer from the device; none where nothing is sent."""
+        """Count every client's bytes on the wire, with one transfer from the device; none where nothing is sent."""
         rest = [*self.weights.values(), *self.numbers.values()]
         filled = [found.filled.flatten(1).sum(1) for found in self.prototypes.values()]
         if not (rest or filled):
@@ -126,13 +170,13 @@ class Upload(Message):
         return [known[row] for row in each]
 
     def scalars(self) -> dict[str, int]:
-        """How many numbers all clients send, of weights and of prototypes: what papers count."""
+        """Count the numbers that all clients send, of weights and of prototypes: what papers count."""
         weights = sum(tensor.numel() for tensor in self.weights.values() if tensor.is_floating_point())
         sets = self.prototypes.values()
         return {"weights": weights, "prototypes": sum(int(one.filled.sum()) * one.vectors.shape[-1] for one in sets)}
 
     def changes(self, sent: Broadcast) -> dict[str, Tensor]:
-        """What each client has changed of the weights it was sent, a row [n] each; of those it was not sent, all."""
+        """Return how the weights differ from those that were sent, [N, n] by name; of weights not sent, all of them."""
         changed = {
             name: tensor - sent.weights[name] if name in sent.weights else tensor
             for name, tensor in self.weights.items()
@@ -141,7 +185,7 @@ class Upload(Message):
         return {name: tensor.unsqueeze(-1).flatten(1) for name, tensor in changed.items()}  # a scalar has no axis
 
     def reorder(self, order: Tensor) -> Upload:
-        """The same uploads with their clients in another order."""
+        """Return the same uploads with their clients in another order."""
         return Upload(
             {name: tensor[order] for name, tensor in self.weights.items()},
             {name: prototypes.take(order) for name, prototypes in self.prototypes.items()},
@@ -150,7 +194,7 @@ class Upload(Message):
 
     @staticmethod
     def gather(uploads: Sequence[Upload]) -> Upload:
-        """What single clients sent, with a leading client axis."""
+        """Stack the uploads of single clients along a leading client axis."""
         led = [
             Upload(
                 {name: tensor.unsqueeze(0) for name, tensor in one.weights.items()},
@@ -163,7 +207,7 @@ class Upload(Message):
 
     @staticmethod
     def join(uploads: Sequence[Upload]) -> Upload:
-        """Several groups of clients as one."""
+        """Join the uploads of several groups of clients; sets get as many slots as the widest has."""
         if len(uploads) == 1:
             return uploads[0]
         first = uploads[0]

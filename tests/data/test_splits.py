@@ -267,7 +267,7 @@ def test_draw_is_uniform() -> None:
         ("--clients", "domains", 1, {}),
         ("--clients", "domains", 100, {}),
         ("--clients", "nid2", 5, {}),
-        ("--rho", "iid", 5, {"rho": 0.5}),
+        ("--long-tail", "iid", 5, {"rho": 0.5}),
     ],
 )
 def test_bad_input_names_the_flag(flag: str, name: str, clients: int, parameters: dict[str, float]) -> None:

@@ -17,18 +17,46 @@ from protofed.randomness import generator
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """One client: what it trains on and what it is tested on."""
+    """Hold one client's data: what it trains on and what it is tested on.
+
+    Args:
+        train: the training samples.
+        pool: the test samples of all classes; clients of one dataset share the same object.
+        own: rows of the pool [m], int64: the test set with this client's own distribution.
+        validation: samples held out of training; None without any.
+        mean: of each channel, of pixels scaled to 0..1.
+        std: likewise, above 0.
+
+    Example:
+        >>> import torch
+        >>> from protofed.data import Client, Samples
+        >>> def samples(*labels):
+        ...     return Samples.of(torch.zeros(len(labels), 1, 8, 8, dtype=torch.uint8), torch.tensor(labels))
+        >>> client = Client.of(samples(0, 1, 1), samples(0, 1), own=torch.tensor([1]))
+        >>> client.counts(2).tolist(), client.domain
+        ([1, 2], 0)
+    """
 
     train: Samples
-    pool: Samples  # the all-class test set; clients of one dataset share the same object
-    own: Tensor  # rows of the pool: the test set with this client's own distribution
+    pool: Samples
+    own: Tensor
     validation: Samples | None
-    mean: tuple[float, ...]  # per channel, of pixels scaled to 0..1
+    mean: tuple[float, ...]
     std: tuple[float, ...]
 
     @classmethod
     def of(cls, train: Samples, test: Samples, own: Tensor | None = None, validation: Samples | None = None) -> Client:
-        """A client from its own data: tested on all of `test` unless `own` names rows, mean and std of its images."""
+        """Make a client from its own data.
+
+        Args:
+            train: the training samples; mean and std are those of their images.
+            test: the test samples.
+            own: rows of `test` with this client's own distribution [m]; all of them unless given.
+            validation: samples held out of training.
+
+        Returns:
+            The client.
+        """
         rows = torch.arange(len(test)) if own is None else own
         return cls(train, test, rows, validation, *pixel_statistics(train.images))
 
@@ -39,20 +67,41 @@ class Client:
         return first if bool((self.train.domains == first).all()) else None
 
     def counts(self, classes: int) -> Tensor:
-        """Training samples per class."""
+        """Count the training samples of each class [C]."""
         return torch.bincount(self.train.labels, minlength=classes)
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Clients that agree on the names of the classes and domains; image shapes may differ between them."""
+    """Hold clients that agree on the names of classes and domains; image shapes may differ between them.
+
+    Args:
+        clients: the clients.
+        classes: the names of the classes, by number.
+        domains: the names of the domains, by number.
+        novel: samples of other classes, which nobody trains on, for few-shot episodes; None without any.
+        numbers: who these clients are, where the others are elsewhere; None if all are here.
+        size: how many clients there are in all then.
+
+    Raises:
+        UserError: there is no client, a number has no name, or `own` does not name rows of the pool.
+
+    Example:
+        >>> import torch
+        >>> from protofed.data import Client, Federation, Samples
+        >>> def samples(*labels):
+        ...     return Samples.of(torch.zeros(len(labels), 1, 8, 8, dtype=torch.uint8), torch.tensor(labels))
+        >>> clients = (Client.of(samples(0, 0), samples(0, 1)), Client.of(samples(0, 1, 1), samples(0, 1)))
+        >>> Federation(clients, ("cat", "dog")).counts.tolist()
+        [[2, 0], [1, 2]]
+    """
 
     clients: tuple[Client, ...]
     classes: tuple[str, ...]
     domains: tuple[str, ...] = ("all",)
-    novel: Samples | None = None  # of other classes, which nobody trains on: for few-shot episodes
-    numbers: tuple[int, ...] | None = None  # who these clients are, where the others are elsewhere
-    size: int | None = None  # how many there are in all then
+    novel: Samples | None = None
+    numbers: tuple[int, ...] | None = None
+    size: int | None = None
 
     def __post_init__(self) -> None:
         if not self.clients:
@@ -72,7 +121,7 @@ class Federation:
         return dict(zip(self.numbers or range(len(self.clients)), self.clients, strict=True))
 
     def named(self, classes: Sequence[str], domains: Sequence[str]) -> Federation:
-        """The same clients with classes and domains numbered as in these lists, which hold theirs."""
+        """Number classes and domains as in these lists, which hold all of theirs."""
         for word, mine, given in (("classes", self.classes, classes), ("domains", self.domains, domains)):
             if not set(mine) <= set(given):
                 raise UserError(word, list(given), f"here there are also {sorted(set(mine) - set(given))}")
@@ -95,12 +144,35 @@ class Federation:
 
     @property
     def counts(self) -> Tensor:
-        """Training samples per client and class, [N, C]."""
+        """Training samples per client and class [N, C]."""
         return torch.stack([client.counts(len(self.classes)) for client in self.clients])
 
 
 def federate(dataset: Dataset, split: Split, clients: int, seed: int, val_fraction: float) -> Federation:
-    """Divide a dataset among clients; each gets an own-distribution test set and, if asked for, validation samples."""
+    """Divide a dataset among clients.
+
+    Each client gets a test set with its own distribution and, if asked for, validation samples.
+
+    Args:
+        dataset: what is divided.
+        split: how it is divided.
+        clients: the number of clients, N.
+        seed: the seed of all draws.
+        val_fraction: the part of each client's training samples that is held out for validation; from 0 to below 1.
+
+    Returns:
+        The N clients; all share the dataset's test samples as their pool.
+
+    Raises:
+        UserError: the dataset cannot be divided like that.
+
+    Example:
+        >>> from protofed.data import Split, federate, load
+        >>> split = Split("iid", alpha=0.1, min_size=1, balance=True, ways=3, half_width=0, shots=5, test_shots=5)
+        >>> federation = federate(load("digits", train_size=120), split, clients=3, seed=0, val_fraction=0.1)
+        >>> [(len(client.train), len(client.validation)) for client in federation.clients]
+        [(36, 4), (36, 4), (36, 4)]
+    """
     if not 0 <= val_fraction < 1:
         raise UserError("--val-fraction", val_fraction, "must be at least 0 and below 1")
     parts = cut(dataset, split, clients, seed)
@@ -153,7 +225,24 @@ def _hold_out(data: Samples, fraction: float, seed: int, k: int) -> tuple[Sample
 
 
 def join(federations: Sequence[Federation]) -> Federation:
-    """One federation of all the clients; classes and domains are united by name, in order of first appearance."""
+    """Join several federations into one of all their clients.
+
+    Args:
+        federations: what is joined; classes and domains are united by name, in the order of first appearance.
+
+    Returns:
+        The federation, without novel samples.
+
+    Example:
+        >>> import torch
+        >>> from protofed.data import Client, Federation, Samples, join
+        >>> def one(*labels):
+        ...     samples = Samples.of(torch.zeros(len(labels), 1, 8, 8, dtype=torch.uint8), torch.tensor(labels))
+        ...     return (Client.of(samples, samples),)
+        >>> both = join([Federation(one(0, 1), ("cat", "dog")), Federation(one(0, 0), ("dog",))])
+        >>> both.classes, both.counts.tolist()
+        (('cat', 'dog'), [[1, 1], [0, 2]])
+    """
     classes = tuple(dict.fromkeys(name for f in federations for name in f.classes))
     domains = tuple(dict.fromkeys(name for f in federations for name in f.domains))
     members = [client for f in federations for client in f.named(classes, domains).clients]

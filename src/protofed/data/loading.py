@@ -26,7 +26,26 @@ OWN = {"folder": folder, "npz": npz}
 def load(
     name: str, data_dir: Path | None = None, train_size: int | None = None, image_size: int | None = None
 ) -> Dataset:
-    """A dataset by name, with all or the first `train_size` of its training images, of their size or of another."""
+    """Load a dataset by its name.
+
+    Args:
+        name: a name that `protofed datasets` lists, `folder:PATH` or `npz:PATH`.
+        data_dir: the folder with the dataset's files, or with a folder named after the dataset.
+        train_size: use only the first so many training images; all unless given.
+        image_size: resize images to this side; their own unless given.
+
+    Returns:
+        The dataset, with images uint8 [n, channels, height, width].
+
+    Raises:
+        UserError: there is no such dataset, its files are missing or damaged, or it has fewer training images.
+
+    Example:
+        >>> from protofed.data import load
+        >>> dataset = load("digits", train_size=120)
+        >>> dataset.train.images.shape, len(dataset.test), len(dataset.classes)
+        (torch.Size([120, 1, 8, 8]), 355, 10)
+    """
     check_name(name)
     kind, _, path = name.partition(":")
     try:
@@ -46,7 +65,22 @@ def load(
 
 
 def check_name(name: str) -> None:
-    """Refuse what is the name of no dataset; whether its files are there is not asked."""
+    """Refuse a name that is no dataset's; whether its files are there is not asked.
+
+    Args:
+        name: a name that `protofed datasets` lists, `folder:PATH` or `npz:PATH`.
+
+    Raises:
+        UserError: there is no such dataset; the error suggests the nearest name.
+
+    Example:
+        >>> from protofed.data import check_name
+        >>> check_name("digits")
+        >>> check_name("digit")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        protofed.errors.UserError: --dataset: 'digit' is not usable; did you mean 'digits'? known: ...
+    """
     kind, _, path = name.partition(":")
     if name not in DATASETS and not (path and kind in OWN):
         raise unknown("--dataset", name, (*DATASETS, *(f"{kind}:PATH" for kind in OWN)))
@@ -91,7 +125,21 @@ def _together(name: str, source: Source, data_dir: Path | None, side: int | None
 
 
 def describe(data_dir: Path | None) -> list[dict[str, Any]]:
-    """What `protofed datasets` says of each dataset; nothing is decoded."""
+    """Describe each dataset as `protofed datasets` does; nothing is decoded.
+
+    Args:
+        data_dir: where files are looked for besides the usual folders; None for nowhere else.
+
+    Returns:
+        For each dataset its name, description, sizes, classes, shape, domains and terms, whether its files are present
+        and, if not, the reason.
+
+    Example:
+        >>> from protofed.data import describe
+        >>> first = describe(None)[0]
+        >>> first["name"], first["train"], first["test"], first["shape"], first["present"]
+        ('digits', 1442, 355, '1×8×8', True)
+    """
     return [_about(name, source, data_dir) for name, source in DATASETS.items()]
 
 

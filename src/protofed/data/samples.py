@@ -19,11 +19,29 @@ LARGEST = 2**24
 
 @dataclass(frozen=True, eq=False)  # tensors do not compare to one truth value: equal means the same object
 class Samples:
-    """Images, or features that stand for them, with one label and one domain number each."""
+    """Hold images, or features that stand for them, with one class and one domain each.
 
-    images: Tensor  # uint8 [n, c, h, w]; features are float32 [n, d, 1, 1]
-    labels: Tensor  # int64 [n]
-    domains: Tensor  # int64 [n]
+    Args:
+        images: uint8 [n, channels, height, width], pixels from 0 to 255; features are float32 [n, D, 1, 1].
+        labels: class numbers [n], int64.
+        domains: domain numbers [n], int64.
+
+    Raises:
+        UserError: a tensor is of another dtype or shape, or a number is negative.
+
+    Example:
+        >>> import torch
+        >>> from protofed.data import Samples
+        >>> samples = Samples.of(torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 1]))
+        >>> len(samples), samples.domains.tolist()
+        (3, [0, 0, 0])
+        >>> samples.take(torch.tensor([2, 0])).labels.tolist()
+        [1, 0]
+    """
+
+    images: Tensor
+    labels: Tensor
+    domains: Tensor
 
     def __post_init__(self) -> None:
         features = self.images.dtype == torch.float32 and self.images.shape[2:] == (1, 1)
@@ -43,29 +61,51 @@ class Samples:
 
     @classmethod
     def of(cls, images: Tensor, labels: Tensor, domain: int = 0) -> Samples:
-        """Samples that are all of one domain."""
+        """Make samples that are all of one domain."""
         return cls(images, labels, torch.full_like(labels, domain))
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, rows: Tensor) -> Samples:
-        """These rows, in this order."""
+        """Take these rows, in this order."""
         return Samples(self.images[rows], self.labels[rows], self.domains[rows])
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test samples before they are divided among clients."""
+    """Hold training and test samples before they are divided among clients.
+
+    Args:
+        name: what it is called.
+        train: the training samples.
+        test: the test samples.
+        classes: the names of the classes, by number.
+        domains: the names of the domains, by number; a dataset without domains has one, named like the dataset.
+        mean: of each channel, of pixels scaled to 0..1.
+        std: likewise, above 0.
+        novel: samples of classes that are not among `classes`, for few-shot episodes; None without any.
+
+    Raises:
+        UserError: there are no samples, a number has no name, or `mean` and `std` are not those of the channels.
+
+    Example:
+        >>> import torch
+        >>> from protofed.data import Dataset, Samples
+        >>> samples = Samples.of(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1), torch.tensor([0, 1]))
+        >>> dataset = Dataset.of("shades", samples, samples, ["black", "white"])
+        >>> dataset.mean, dataset.std, dataset.domains
+        ((0.5,), (0.5,), ('shades',))
+    """
 
     name: str
     train: Samples
     test: Samples
     classes: tuple[str, ...]
-    domains: tuple[str, ...]  # a dataset without domains has one, named like the dataset
-    mean: tuple[float, ...]  # per channel, of pixels scaled to 0..1
+    domains: tuple[str, ...]
+    mean: tuple[float, ...]
     std: tuple[float, ...]
-    novel: Samples | None = None  # of classes that are not among `classes`, for few-shot episodes
+    novel: Samples | None = None
 
     def __post_init__(self) -> None:
         check(self.train, self.classes, self.domains, self.mean, self.std)
@@ -75,12 +115,12 @@ class Dataset:
     def of(
         cls, name: str, train: Samples, test: Samples, classes: Sequence[str], domains: Sequence[str] = ()
     ) -> Dataset:
-        """A dataset whose mean and std are those of its training images."""
+        """Make a dataset whose mean and std are those of its training images."""
         mean, std = pixel_statistics(train.images)
         return cls(name, train, test, tuple(classes), tuple(domains) or (name,), mean, std)
 
     def keep_out(self, number: int) -> Dataset:
-        """Without the last so many classes, whose test images are novel then."""
+        """Leave the last so many classes out of training; their test images become `novel`."""
         if number == 0:
             return self
         left = len(self.classes) - number
@@ -92,7 +132,7 @@ class Dataset:
         return replace(self, train=train, test=test, classes=self.classes[:left], novel=novel)
 
     def normalised(self, mean: tuple[float, ...], std: tuple[float, ...]) -> Dataset:
-        """The same images, to be seen with a mean and std for each of three colours."""
+        """Return the same images, to be seen with another mean and std for each channel."""
         channels = self.train.images.shape[1]
         if channels != len(mean):
             raise UserError("--normalise", "imagenet", f"it is for {len(mean)} colours; {self.name} has {channels}")

@@ -20,17 +20,36 @@ TRIES = 1000  # a Dirichlet split that has not come out by then will not
 
 @dataclass(frozen=True)
 class Split:
-    """How to divide; each split reads the parameters it needs."""
+    """Describe how a dataset is divided; each split reads the values that it needs.
 
-    name: str  # a key of SPLITS
-    alpha: float  # dirichlet, quantity: concentration; small is uneven
-    min_size: int  # dirichlet, quantity: least number of training images of a client
-    balance: bool  # dirichlet: a client that holds its share already gets nothing of the next classes
-    ways: int  # ways: classes per client, give or take half_width
+    Args:
+        name: a key of `SPLITS`.
+        alpha: the concentration of Dirichlet draws, small is uneven (dirichlet, nid1, quantity).
+        min_size: the least number of training images of a client (dirichlet, quantity).
+        balance: whether a client that holds its share already gets nothing of the next classes (dirichlet).
+        ways: the mean number of classes of a client (ways, ways-packed).
+        half_width: by how many the numbers of classes, and of images of a class, vary (ways, ways-packed).
+        shots: the mean number of images of a class at a client (ways, ways-packed).
+        test_shots: images of each of its classes in a client's own test set (ways, ways-packed).
+        rho: of a long tail, cut first: the first class has this many times the images of the last; None for none.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from protofed.data import Split
+        >>> even = Split("iid", alpha=0.1, min_size=1, balance=True, ways=3, half_width=0, shots=5, test_shots=5)
+        >>> replace(even, name="dirichlet", alpha=0.5).alpha
+        0.5
+    """
+
+    name: str
+    alpha: float
+    min_size: int
+    balance: bool
+    ways: int
     half_width: int
-    shots: int  # ways: images per class, give or take half_width
-    test_shots: int  # ways: images of each of its classes in a client's own test set
-    rho: float | None = None  # any split: long tail first, the first class this many times the last; None: off
+    shots: int
+    test_shots: int
+    rho: float | None = None
 
 
 def check_split(name: str) -> None:
@@ -230,14 +249,15 @@ def nid2(dataset: Dataset, _: Split, clients: int, seed: int) -> list[Tensor]:
 def long_tail(labels: Tensor, classes: int, rho: float, seed: int) -> Tensor:
     """Rows that keep n_c = floor(n_max rho^(-c / (C - 1))) images of class c."""
     if not (rho >= 1 and math.isfinite(rho)):
-        raise UserError("--rho", rho, "must be a number of at least 1: the first class has rho times the last")
+        raise UserError(
+            "--long-tail", rho, "must be a number of at least 1: the first class has that many times the last"
+        )
     exponent = -torch.arange(classes, dtype=torch.float64) / max(classes - 1, 1)
     n_max = torch.bincount(labels, minlength=classes).max()
     quota = (n_max * rho**exponent + 1e-9).floor().long()  # so that 500 does not become 499 by rounding
     return draw(group(labels, classes), quota, generator(seed, "long-tail")).sort().values
 
 
-# A new split is a function (dataset, split, clients, seed) -> the rows of each client, and a line here.
 SPLITS: dict[str, Callable[[Dataset, Split, int, int], list[Tensor]]] = {
     "iid": iid,
     "dirichlet": dirichlet,
@@ -248,6 +268,15 @@ SPLITS: dict[str, Callable[[Dataset, Split, int, int], list[Tensor]]] = {
     "quantity": quantity,
     "nid2": nid2,
 }
+"""Name the ways to divide a dataset; a new one is a function and a line here.
+
+A function takes (dataset, split, clients, seed) and returns the training rows of each client [n], disjoint.
+
+Example:
+    >>> from protofed.data import SPLITS
+    >>> list(SPLITS)
+    ['iid', 'dirichlet', 'nid1', 'ways', 'ways-packed', 'domains', 'quantity', 'nid2']
+"""
 TESTED_BY_SHOTS = ("ways", "ways-packed")
 """Splits whose clients test on --test-shots images of each of their classes; others on a share like their own."""
 

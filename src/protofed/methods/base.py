@@ -21,6 +21,8 @@ from protofed.methods.optimisers import SGD
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes
 
+__all__ = ["Batch", "Clock", "Method", "Phase", "Trained", "Turn", "cross_entropy", "param"]
+
 T = TypeVar("T")
 
 Collect = Literal["eval-pass", "last-epoch", "all-epochs"]
@@ -46,7 +48,7 @@ def param(
     at_most: float | None = None,
     below: float | None = None,
 ) -> T:
-    """A parameter of a method: a field that says what it is and, of a number, where it may lie.
+    """Declare a parameter of a method: its default, its help and, of a number, its bounds.
 
     Args:
         default: its value, unless a user gives another.
@@ -58,12 +60,42 @@ def param(
 
     Returns:
         The field of the dataclass. A value outside the bounds is a UserError when the method is made.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from protofed.methods.base import Method, param
+        >>> @dataclass(frozen=True)
+        ... class Pulled(Method):
+        ...     name = "pulled"
+        ...     strength: float = param(0.5, "weight of the pull", at_least=0)
+        ...
+        ...     def loss(self, model, batch, turn):
+        ...         return self.strength * model(batch.x).features.square().mean(-1)
+        >>> Pulled().strength
+        0.5
+        >>> Pulled(strength=-1.0)
+        Traceback (most recent call last):
+            ...
+        protofed.errors.UserError: strength: -1.0 is not usable; it must be 0 or more
     """
     return field(default=default, metadata={"help": help, "bounds": Bounds(at_least, above, at_most, below)})
 
 
 class Batch(NamedTuple):
-    """One client's mini-batch: images, labels, and which samples are real (padding is not)."""
+    """Hold one client's mini-batch.
+
+    Args:
+        x: normalised images [B, channels, height, width], or features [B, D, 1, 1] that stand for them.
+        y: their classes [B], int64.
+        mask: which samples are real [B], bool; the others pad the batch, and the engine leaves them out of the loss.
+
+    Example:
+        >>> import torch
+        >>> from protofed.methods.base import Batch
+        >>> batch = Batch(torch.zeros(4, 1, 8, 8), torch.tensor([0, 1, 1, 0]), torch.tensor([True, True, True, False]))
+        >>> int(batch.mask.sum())
+        3
+    """
 
     x: Tensor
     y: Tensor
@@ -71,7 +103,21 @@ class Batch(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """The number of a round, from 0, how many there are, who takes part out of how many clients, and the run's seed."""
+    """Tell the round, who takes part in it, and the seed of the run.
+
+    Args:
+        round: the number of the round, from 0.
+        rounds: how many rounds there are.
+        who: the numbers of the clients that take part.
+        clients: how many clients there are.
+        seed: the seed of the run.
+
+    Example:
+        >>> from protofed.methods.base import Clock
+        >>> clock = Clock(round=0, rounds=10, who=(1, 3), clients=5)
+        >>> clock.round == clock.rounds - 1
+        False
+    """
 
     round: int
     rounds: int
@@ -81,32 +127,76 @@ class Clock(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A client's turn in a round: what it received, when, and what it knows by itself."""
+    """Hold what a client knows in its turn: what it received, when, and what it has by itself.
+
+    Args:
+        received: the server's broadcast, as `Method.receive` made it.
+        clock: the round.
+        previous: the client's model after its last turn, by name, if the method `keeps_previous`; see `taken`.
+        prepared: what `Method.prepare` made of the client's data, by name.
+        taken: how many turns the client had before, a scalar.
+
+    Example:
+        >>> from protofed.messages import Broadcast
+        >>> from protofed.methods.base import Clock, Turn
+        >>> turn = Turn(Broadcast(), Clock(round=0, rounds=10))
+        >>> turn.received.prototypes.get("global") is None
+        True
+    """
 
     received: Broadcast
     clock: Clock
-    previous: Mapping[str, Tensor] = MappingProxyType({})  # its model after its last turn, if `keeps_previous`
-    prepared: Mapping[str, Tensor] = MappingProxyType({})  # what `prepare` made
-    taken: Tensor = torch.tensor(0)  # how many turns it had before
+    previous: Mapping[str, Tensor] = MappingProxyType({})
+    prepared: Mapping[str, Tensor] = MappingProxyType({})
+    taken: Tensor = torch.tensor(0)
 
 
 class Phase(NamedTuple):
-    """A part of a turn: so many epochs in which the parameters chosen by name are trained."""
+    """Describe a part of a turn: some epochs in which some of the parameters are trained.
+
+    Args:
+        epochs: how many epochs the phase has.
+        trains: says by a parameter's name whether it is trained.
+
+    Example:
+        >>> from protofed.methods.base import Phase
+        >>> head = Phase(epochs=1, trains=lambda name: name.startswith("head."))
+        >>> head.trains("head.weight"), head.trains("body.weight")
+        (True, False)
+    """
 
     epochs: int
     trains: Callable[[str], bool]
 
 
 class Trained(NamedTuple):
-    """Clients after local training; every tensor has a leading client axis."""
+    """Hold N clients after local training; every tensor has a leading client axis.
+
+    Args:
+        weights: parameters and buffers by name [N, ...].
+        samples: the numbers of training samples [N].
+        features: what prototypes are made of [N, n, D]; empty if the method collects none.
+        labels: the features' classes [N, n]; −1 for padding.
+        classes: the number of classes, C.
+        keys: the clients' keys for draws in clustering [N], int64.
+        losses: mean training losses of the last local epoch [N], or None.
+
+    Example:
+        >>> import torch
+        >>> from protofed.methods.base import Trained
+        >>> from protofed.prototypes import class_means
+        >>> trained = Trained({}, torch.tensor([2]), torch.ones(1, 2, 3), torch.tensor([[0, 1]]), 2, torch.tensor([7]))
+        >>> class_means(trained.features, trained.labels, trained.classes).vectors.shape
+        torch.Size([1, 2, 1, 3])
+    """
 
     weights: Mapping[str, Tensor]
-    samples: Tensor  # [N]: training samples
-    features: Tensor  # [N, n, D]: what prototypes are made of; empty when the method collects none
-    labels: Tensor  # [N, n]: -1 for padding
+    samples: Tensor
+    features: Tensor
+    labels: Tensor
     classes: int
-    keys: Tensor  # [N]: for draws in clustering
-    losses: Tensor | None = None  # [N]: mean training loss of the last local epoch
+    keys: Tensor
+    losses: Tensor | None = None
 
 
 class Summed(NamedTuple):
@@ -118,20 +208,56 @@ class Summed(NamedTuple):
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A federated method. Its fields are the parameters a user may set."""
+    """Describe a federated method: its loss, what a client sends and what the server makes of it.
+
+    A method is a frozen dataclass that extends `Method` or another method. Its fields are the parameters a user may
+    set; declare them with `param`. Only `loss` has to be written. See docs/adding-a-method.md.
+
+    Attributes:
+        name: what lists and tables call it.
+        paper: authors, venue and year.
+        link: where the paper is.
+        up: what a client sends, in words.
+        down: what the server sends, in words.
+        score: the model/test/rule accuracy that its paper reports.
+        keeps_previous: whether a client keeps the model of its last turn for the loss, as `Turn.previous`.
+        prepares: whether a client looks at its data before it trains; see `prepare`.
+        clip: the largest norm of a client's gradient; None for no limit.
+        exchanges_public: whether clients exchange what they make of public images; see `PublicExchange`.
+        unit_features: whether its paper's theory is of features scaled to length 1.
+        collect: when features are taken for prototypes: `eval-pass`, `last-epoch` or `all-epochs`; None for never.
+        initial: whose initial weights: `common`, one draw for all clients, or `own`, one for each.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import protofed
+        >>> from protofed.methods.base import Method, cross_entropy, param
+        >>> @dataclass(frozen=True)
+        ... class SmallFeatures(Method):
+        ...     name = "small-features"
+        ...     weight: float = param(0.1, "weight of the features' squares", at_least=0)
+        ...
+        ...     def loss(self, model, batch, turn):
+        ...         out = model(batch.x)
+        ...         return cross_entropy(out.logits, batch.y) + self.weight * out.features.square().mean(-1)
+        >>> tiny = {"model": "cnn", "train_size": 120, "clients": 2, "rounds": 1, "device": "cpu"}
+        >>> result = protofed.run(SmallFeatures(weight=0.5), **tiny)
+        >>> result.method, result.params["weight"], result.bytes_up
+        ('small-features', 0.5, 0)
+    """
 
     name: ClassVar[str]
-    paper: ClassVar[str] = ""  # authors, venue, year
+    paper: ClassVar[str] = ""
     link: ClassVar[str] = ""
-    up: ClassVar[str] = ""  # what a client sends, in words
+    up: ClassVar[str] = ""
     down: ClassVar[str] = ""
-    score: ClassVar[str] = "own/own/head"  # the model/test/rule that its paper reports
+    score: ClassVar[str] = "own/own/head"
 
-    keeps_previous: ClassVar[bool] = False  # a client keeps the model of its last turn for the loss
-    prepares: ClassVar[bool] = False  # a client looks at its data before it trains
-    clip: ClassVar[float | None] = None  # largest norm of a client's gradient
-    exchanges_public: ClassVar[bool] = False  # clients exchange what they make of public images; see PublicExchange
-    unit_features: ClassVar[bool] = False  # its paper's theory is of features scaled to length 1
+    keeps_previous: ClassVar[bool] = False
+    prepares: ClassVar[bool] = False
+    clip: ClassVar[float | None] = None
+    exchanges_public: ClassVar[bool] = False
+    unit_features: ClassVar[bool] = False
 
     collect: Collect | None = field(default=None, init=False)
     initial: Initial = field(default="common", init=False)
@@ -144,68 +270,104 @@ class Method(ABC):
 
     @abstractmethod
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
-        """The local objective, one value per sample [B]; the engine averages over the samples that are real."""
+        """Compute the local objective of one client's batch.
+
+        It runs under `torch.func.vmap`: no `.item()`, no `if` on a tensor's values, no boolean indexing.
+
+        Args:
+            model: the client's model; `model(batch.x)` returns an `Output`.
+            batch: the mini-batch.
+            turn: what the client received and knows.
+
+        Returns:
+            One value per sample [B]; the engine averages over the samples that are real.
+        """
 
     def shares(self, name: str) -> bool:  # noqa: ARG002 - subclasses decide by name
-        """Whether the parameter or buffer of this name leaves the client."""
+        """Say whether the parameter or buffer of this name leaves the client."""
         return False
 
     def extend(self, module: nn.Module, classes: int) -> nn.Module:  # noqa: ARG002
-        """The architecture that the method trains, made from the user's."""
+        """Return the architecture that the method trains, made from the user's."""
         return module
 
     def phases(self, epochs: int) -> Sequence[Phase]:
-        """The parts of a turn."""
+        """Return the parts of a turn of so many epochs."""
         return [Phase(epochs, lambda _: True)]
 
     def optimiser(
         self, parameters: Iterable[Tensor], lr: float, momentum: float, weight_decay: float
     ) -> torch.optim.Optimizer:
-        """A fresh optimiser; its state does not outlive a phase."""
+        """Make a fresh optimiser; its state does not outlive a phase."""
         return SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=True)
 
     def prepare(self, features: Tensor, labels: Tensor, received: Broadcast) -> Mapping[str, Tensor]:  # noqa: ARG002
-        """What clients compute from their features [N, n, D] before training; labels are -1 for padding."""
+        """Compute something from the clients' features before they train, if the method `prepares`.
+
+        Args:
+            features: the clients' features [N, n, D].
+            labels: their classes [N, n]; −1 for padding.
+            received: the server's broadcast.
+
+        Returns:
+            Tensors by name [N, ...]; each client finds its own in `Turn.prepared`.
+        """
         return {}
 
     def prototypes(self, trained: Trained) -> Mapping[str, Prototypes]:  # noqa: ARG002
-        """The prototype sets a client sends, made from the collected features."""
+        """Make the prototype sets that clients send from the features that were collected.
+
+        Args:
+            trained: the clients after training; its features are [N, n, D].
+
+        Returns:
+            Prototype sets by name, vectors [N, C, M, D] and counts [N, C, M].
+        """
         return {}
 
     def upload(self, trained: Trained) -> Upload:
-        """What the clients send."""
+        """Make what the clients send: shared weights, prototype sets and, with weights, the numbers of samples [N]."""
         weights = {name: tensor for name, tensor in trained.weights.items() if self.shares(name)}
         return Upload(weights, self.prototypes(trained), {"samples": trained.samples} if weights else {})
 
     def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:  # noqa: ARG002
-        """What the server makes of a round's uploads (one per participant, in client order) and sends next."""
+        """Make the next broadcast from a round's uploads, at the server.
+
+        Args:
+            uploads: what the participants sent, [N, ...] in client order.
+            previous: the last broadcast, with what the server kept.
+            clock: the round.
+
+        Returns:
+            What the server sends next; its weights have no client axis.
+        """
         return Broadcast()
 
     def summed(self) -> Summed | None:
-        """How uploads are added up, if the server needs nothing of them but sums; None if it needs each client's.
+        """Say how uploads are added up, if the server needs nothing of them but sums; None if it needs each client's.
 
         It holds for the `aggregate` beside it: a class with one of its own says this again.
         """
         return None
 
     def send(self, broadcast: Broadcast, client: int) -> Broadcast:  # noqa: ARG002
-        """What the server sends to one client."""
+        """Return what the server sends to one client."""
         return broadcast
 
     def receive(self, broadcast: Broadcast) -> Broadcast:
-        """What a client makes of a broadcast before it trains, once a round."""
+        """Return what a client makes of a broadcast before it trains, once a round."""
         return broadcast
 
     def references(self, broadcast: Broadcast) -> Prototypes | None:  # noqa: ARG002
-        """The prototypes [C, M, D] of the nearest-prototype rule, or None where the method has none."""
+        """Return the prototypes [C, M, D] of the nearest-prototype rule, or None where the method has none."""
         return None
 
     def sets_are_of_clients(self) -> bool:
-        """Whether prototypes [N, C, M, D] of a broadcast belong to the round's N participants, in their order."""
+        """Say whether prototypes [N, C, M, D] of a broadcast belong to the round's N participants, in their order."""
         return True
 
     def bounds(self, found: Estimates, used: Used) -> Sequence[Bound]:  # noqa: ARG002
-        """What the paper's convergence theory asks of a run; nothing where it states nothing.
+        """State what the paper's convergence theory asks of a run; nothing where it states nothing.
 
         It holds for the objective of the class that says it. A subclass says it again, or there are no bounds.
         """
@@ -239,7 +401,23 @@ class PublicExchange(Method):
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """CE per sample. Not torch's, which looks for labels to ignore, at twice the kernels."""
+    """Compute the cross-entropy of each sample.
+
+    It is not torch's, which looks for labels to ignore, at twice the kernels.
+
+    Args:
+        logits: [..., C].
+        labels: classes [...], int64, from 0 to C − 1.
+
+    Returns:
+        One value per sample [...].
+
+    Example:
+        >>> import torch
+        >>> from protofed.methods.base import cross_entropy
+        >>> cross_entropy(torch.zeros(2, 4), torch.tensor([0, 3])).exp().round(decimals=3).tolist()
+        [4.0, 4.0]
+    """
     return -logits.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
 
 

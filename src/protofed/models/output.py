@@ -6,9 +6,24 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+__all__ = ["Output"]
+
 
 class Output(NamedTuple):
-    """Features [B, D], logits [B, C], and the output of each stage before its ReLU (maps stay maps)."""
+    """Hold what a model returns for a batch.
+
+    Args:
+        features: the input of the head [B, D].
+        logits: the output of the head [B, C].
+        blocks: the output of each stage before its ReLU, [B, ...]; maps stay maps [B, channels, height, width].
+
+    Example:
+        >>> import torch
+        >>> from protofed.models.output import Output
+        >>> out = Output(features=torch.ones(2, 4), logits=torch.zeros(2, 3), blocks=(torch.ones(2, 4),))
+        >>> out.logits.softmax(-1)[0].sum().item()
+        1.0
+    """
 
     features: Tensor
     logits: Tensor

@@ -11,13 +11,39 @@ from protofed.prototypes.kmeans import kmeans
 from protofed.prototypes.type import Prototypes
 
 Weighting = Literal["uniform", "samples", "literal"]
+"""Name how `mean_over_holders` weighs the clients that hold a class.
+
+`uniform` weighs all alike, `samples` by their samples of the class, and `literal` follows FedProto's Eq. 6 as printed.
+
+Example:
+    >>> from typing import get_args
+    >>> from protofed.prototypes import Weighting
+    >>> get_args(Weighting)
+    ('uniform', 'samples', 'literal')
+"""
 
 
 def mean_over_holders(prototypes: Prototypes, weighting: Weighting = "uniform") -> Prototypes:
-    """FedProto Eq. 6: each class's mean over the clients that hold it; [N, C, 1, D] becomes [C, 1, D].
+    """Average each class's prototype over the clients that hold the class (FedProto Eq. 6).
 
-    `uniform`: a plain mean, as in the public code. `samples`: weighted by the client's samples of the class.
-    `literal`: the equation as printed, which divides the latter by the number of holders once more.
+    Args:
+        prototypes: one prototype per client and class, vectors [N, C, 1, D] and counts [N, C, 1].
+        weighting: `uniform` takes the plain mean, as the public code does; `samples` weighs a client by its samples of
+            the class; `literal` is the equation as printed, which divides the latter by the number of holders once
+            more.
+
+    Returns:
+        The means, vectors [C, 1, D] and counts [C, 1]: a count is the sum over the clients. A class that no client
+        holds is an empty slot.
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import Prototypes, mean_over_holders
+        >>> held = Prototypes(torch.tensor([[[[0.0]]], [[[4.0]]]]), torch.tensor([[[1.0]], [[3.0]]]))
+        >>> mean_over_holders(held).vectors.tolist()
+        [[[2.0]]]
+        >>> mean_over_holders(held, "samples").vectors.tolist()
+        [[[3.0]]]
     """
     held = prototypes.filled.to(prototypes.vectors.dtype)
     weight = _share(held) if weighting == "uniform" else _share(prototypes.counts)
@@ -33,10 +59,27 @@ def _share(amount: Tensor) -> Tensor:
 
 
 def pad_with_class_mean(pool: Prototypes) -> Prototypes:
-    """MP-FedCL Eq. 10: a client short of K prototypes of a class, [N, C, K, D], gets K copies of their mean over all.
+    """Fill the slots of clients that have fewer than K prototypes of a class (MP-FedCL Eq. 10).
 
-    The mean is over everything uploaded for the class. A class nobody has stays empty. A padded slot has count 1: the
-    padded pool serves the loss only.
+    Such a client gets K copies of the mean over everything that was uploaded for the class. The padded pool serves the
+    loss only: a padded slot has count 1.
+
+    Args:
+        pool: the clients' prototypes, vectors [N, C, K, D] and counts [N, C, K].
+
+    Returns:
+        The padded pool, of the same shapes. A class that nobody has stays empty.
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import Prototypes, pad_with_class_mean
+        >>> counts = torch.tensor([[[5.0, 5.0]], [[5.0, 0.0]]])
+        >>> pool = Prototypes(torch.tensor([[[[2.0], [4.0]]], [[[6.0], [0.0]]]]), counts)
+        >>> padded = pad_with_class_mean(pool)
+        >>> padded.vectors.flatten(1).tolist()
+        [[2.0, 4.0], [4.0, 4.0]]
+        >>> padded.counts.flatten(1).tolist()
+        [[5.0, 5.0], [1.0, 1.0]]
     """
     number = pool.filled.sum((0, 2))  # [C]
     mean = pool.vectors.sum((0, 2)) / number.clamp(min=1).unsqueeze(-1)
@@ -48,10 +91,25 @@ def pad_with_class_mean(pool: Prototypes) -> Prototypes:
 
 
 def bound_pool(pool: Prototypes, size: int, key: int) -> Prototypes:
-    """At most `size` prototypes a class. A pool that has no more, [N, C, K, D], stays as it is.
+    """Reduce a pool to at most `size` prototypes per class.
 
-    Otherwise each class's prototypes, weighed by their counts, are clustered by k-means from one random start, and the
-    clusters stand as `size` clients with one prototype a class: [size, C, 1, D]. A class with fewer keeps its own.
+    If the pool has more, k-means with one random start clusters each class's prototypes, weighed by their counts. The
+    clusters stand as `size` clients with one prototype per class. A class that has fewer keeps its own.
+
+    Args:
+        pool: the clients' prototypes, vectors [N, C, K, D] and counts [N, C, K].
+        size: the largest number of prototypes of a class.
+        key: the key of the random start; see `protofed.randomness.key`.
+
+    Returns:
+        The pool itself if it is small enough, otherwise vectors [size, C, 1, D] and counts [size, C, 1].
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import Prototypes, bound_pool
+        >>> pool = Prototypes(torch.tensor([0.0, 1.0, 10.0, 11.0]).view(4, 1, 1, 1), torch.ones(4, 1, 1))
+        >>> sorted(bound_pool(pool, 2, key=0).vectors.flatten().tolist())
+        [0.5, 10.5]
     """
     rows = pool.pooled()
     classes, most = rows.counts.shape

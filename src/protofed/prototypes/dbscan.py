@@ -21,11 +21,30 @@ def dbscan(
     min_samples: int,
     space: Tensor | None = None,
 ) -> Prototypes:
-    """The mean of each dense region of a class: [N, n, D] becomes [N, C, M, D], M as the fullest class needs.
+    """Cluster the samples of each client and class with DBSCAN, and average each dense region (DP-FedCL).
 
-    Noise is ignored; a class of nothing but noise is represented by its mean. `eps` is one radius or one per client and
-    class, [N, C] (see `quantile_eps`). With `space`, [N, n, E], samples are clustered there (say, normalised) and the
-    prototypes are still means of `features`. A row labelled −1 is padding.
+    Args:
+        features: the clients' samples [N, n, D].
+        labels: their classes [N, n]; a row labelled −1 is padding.
+        classes: the number of classes, C.
+        eps: the radius of a neighbourhood: one number, or one per client and class [N, C] (see `quantile_eps`).
+        min_samples: how many samples, itself included, a core point has within the radius.
+        space: where the samples are clustered instead [N, n, E], say normalised features. The prototypes are still
+            means of `features`.
+
+    Returns:
+        Vectors [N, C, M, D] and counts [N, C, M], M as the fullest class needs. DBSCAN ignores noise; a class of
+        nothing but noise is represented by its mean.
+
+    Raises:
+        UserError: `eps` is not positive, `min_samples` is below 1, or a label is not below `classes`.
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import dbscan
+        >>> features = torch.tensor([[[0.0], [1.0], [10.0], [11.0], [99.0]]])
+        >>> dbscan(features, torch.zeros(1, 5, dtype=torch.long), 1, eps=2.0, min_samples=2).vectors.flatten().tolist()
+        [0.5, 10.5]
     """
     if not isinstance(eps, Tensor) and not eps > 0:
         raise UserError("eps", eps, "a radius is positive")
@@ -73,9 +92,26 @@ def dense_regions(points: Tensor, mask: Tensor, radius: float | Tensor, min_samp
 
 
 def quantile_eps(points: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """[N, C]: the 90th percentile of the samples' distances to their 4th nearest neighbour in the class.
+    """Choose a DBSCAN radius for each client and class: the 90th percentile of distances to the 4th nearest neighbour.
 
-    With fewer than five samples the farthest one stands in; a class with fewer than two gets 0.
+    Args:
+        points: the clients' samples [N, n, D].
+        labels: their classes [N, n]; a row labelled −1 is padding.
+        classes: the number of classes, C.
+
+    Returns:
+        The radii [N, C]. In a class with fewer than five samples the farthest one stands in for the 4th neighbour; a
+        class with fewer than two samples gets 0.
+
+    Raises:
+        UserError: a label is not below `classes`.
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import quantile_eps
+        >>> points = torch.tensor([[[0.0], [3.0], [7.0]]])
+        >>> quantile_eps(points, torch.tensor([[0, 0, 1]]), 2).tolist()
+        [[3.0, 0.0]]
     """
     part = segments(labels, classes)
     within = part.gather(points)

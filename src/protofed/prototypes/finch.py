@@ -13,6 +13,14 @@ from protofed.prototypes.segments import Segments, segments
 from protofed.prototypes.type import Prototypes
 
 Centroids = Literal["unweighted", "weighted"]
+"""Name how `finch` averages the members of a cluster: all alike, or by their weights.
+
+Example:
+    >>> from typing import get_args
+    >>> from protofed.prototypes import Centroids
+    >>> get_args(Centroids)
+    ('unweighted', 'weighted')
+"""
 
 _TIE = 1e-12  # cosines, in float64, no further apart than this are equal: copies, scaled copies, symmetric rows
 _BLOCK = 2**24  # cosines held at once: 128 MiB
@@ -25,12 +33,32 @@ def finch(
     weights: Tensor | None = None,
     centroids: Centroids = "unweighted",
 ) -> Prototypes:
-    """The mean of each cluster of a class: [N, n, D] becomes [N, C, M, D], M as the fullest class needs.
+    """Cluster the samples of each client and class with FINCH, and average each cluster (FedPLVM, FedPLCC).
 
-    Clusters are those of FINCH's last, coarsest partition by cosine, in the order of their first members. A count is
-    the sum of the members' `weights`, [N, n], or their number; weights do not change the partition, and change the
-    means only with `weighted` centroids. Zero rows have no direction and are left out; a class with nothing else is
-    represented by its mean, zero. A row labelled −1 is padding.
+    FINCH links each sample with its nearest neighbour by cosine and needs no number of clusters. The clusters are those
+    of its last, coarsest partition (Sarfraz et al., CVPR 2019).
+
+    Args:
+        features: the clients' samples [N, n, D].
+        labels: their classes [N, n]; a row labelled −1 is padding.
+        classes: the number of classes, C.
+        weights: how much each sample counts [N, n]; 1 unless given. Weights do not change the partition.
+        centroids: `weighted` weighs the members of a mean too.
+
+    Returns:
+        Vectors [N, C, M, D] in the order of the clusters' first members, M as the fullest class needs, and counts [N,
+        C, M]: the sums of the members' weights. Zero rows have no direction and are left out; a class with nothing else
+        is represented by its mean, zero.
+
+    Raises:
+        UserError: a weight is not positive and finite, `centroids` is unknown, or a label is not below `classes`.
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import finch
+        >>> features = torch.tensor([[[1.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 5.0]]])
+        >>> finch(features, torch.zeros(1, 4, dtype=torch.long), 1).vectors.tolist()
+        [[[[2.0, 0.0], [0.0, 3.0]]]]
     """
     if weights is None:
         weights = features.new_ones(labels.shape)
@@ -45,9 +73,25 @@ def finch(
 
 
 def finch_pool(pool: Prototypes, centroids: Centroids = "unweighted") -> Prototypes:
-    """Clusters, class by class, of all clients' prototypes: [N, C, M, D] becomes [C, M', D].
+    """Cluster all clients' prototypes with FINCH, class by class (FPL, FedPLVM, FedPLCC).
 
-    A count is the sum of the members' counts: the samples that the cluster stands for.
+    Args:
+        pool: the clients' prototypes, vectors [N, C, M, D] and counts [N, C, M].
+        centroids: `weighted` weighs a prototype in the mean by its count.
+
+    Returns:
+        Vectors [C, M', D] and counts [C, M']: the samples that each cluster stands for.
+
+    Raises:
+        UserError: `centroids` is unknown.
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import Prototypes, finch_pool
+        >>> vectors = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 5.0]]).view(4, 1, 1, 2)
+        >>> clusters = finch_pool(Prototypes(vectors, torch.tensor([1.0, 3.0, 1.0, 1.0]).view(4, 1, 1)), "weighted")
+        >>> clusters.vectors.tolist(), clusters.counts.tolist()
+        ([[[2.5, 0.0], [0.0, 3.0]]], [[4.0, 2.0]])
     """
     rows = pool.pooled()
     return Prototypes(*_prototypes(rows.vectors, rows.filled, rows.counts, centroids))

@@ -15,6 +15,16 @@ from protofed.prototypes.type import Prototypes
 from protofed.randomness import bits, uniform
 
 Start = Literal["random", "k-means++"]
+"""Name how `kmeans` draws its first centres.
+
+`random` draws k different samples; `k-means++` draws each in proportion to its squared distance to those before.
+
+Example:
+    >>> from typing import get_args
+    >>> from protofed.prototypes import Start
+    >>> get_args(Start)
+    ('random', 'k-means++')
+"""
 
 # Sites of the draws; pick number p of k-means++ draws at site p, and its first pick is the random start's.
 _CLASS_KEYS, _FIRST_PICK = -1, 0
@@ -33,13 +43,34 @@ def kmeans(
     space: Tensor | None = None,
     weights: Tensor | None = None,
 ) -> Prototypes:
-    """Up to k prototypes a class and client, the means of its clusters: [N, n, D] becomes [N, C, k, D].
+    """Cluster the samples of each client and class with k-means, and average each cluster (MP-FedCL Eq. 7).
 
-    Of `restarts` runs of Lloyd's algorithm the one with least inertia counts. A class with at most k samples is
-    represented by its distinct samples; clusters that end empty are dropped; slots come in the order of their first
-    members. `keys`, [N], are the clients' keys for the draws. With `space`, [N, n, E], samples are clustered there
-    (say, normalised) and the prototypes are still means of `features`. A sample counts `weights`, [N, n], times, or
-    once. A row labelled −1 is padding.
+    Args:
+        features: the clients' samples [N, n, D].
+        labels: their classes [N, n]; a row labelled −1 is padding.
+        classes: the number of classes, C.
+        k: the largest number of prototypes of a class.
+        keys: the clients' keys for the draws [N], int64; `Trained.keys` in a method.
+        start: how the first centres are drawn.
+        restarts: how often Lloyd's algorithm runs; the run with least inertia counts.
+        iterations: the largest number of steps of a run.
+        tolerance: a run stops when no centre moves farther than this.
+        space: where the samples are clustered instead [N, n, E]. The prototypes are still means of `features`.
+        weights: how much each sample counts [N, n]; 1 unless given.
+
+    Returns:
+        Vectors [N, C, k, D] and counts [N, C, k], in the order of the clusters' first members. A class with at most k
+        samples is represented by its distinct samples; clusters that end empty are empty slots.
+
+    Raises:
+        UserError: `k` is below 1, or a label is not below `classes`.
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import kmeans
+        >>> features, labels = torch.tensor([[[0.0], [1.0], [10.0], [11.0]]]), torch.zeros(1, 4, dtype=torch.long)
+        >>> kmeans(features, labels, 1, 2, torch.tensor([7])).vectors.flatten().tolist()
+        [0.5, 10.5]
     """
     if k < 1:
         raise UserError("k", k, "a class needs one prototype or more")

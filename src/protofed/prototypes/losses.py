@@ -18,27 +18,81 @@ from protofed.prototypes.means import class_means
 from protofed.prototypes.type import Prototypes
 
 Metric = Literal["mse", "l2", "l1", "emd"]
+"""Name how FedProto's losses measure the distance between a feature and a prototype.
+
+`mse` is the mean squared difference of coordinates, as in FedProto's code; `l2` the Euclidean distance; `l1` the sum of
+absolute differences; `emd` the earth mover's distance between the two sets of coordinates.
+
+Example:
+    >>> from typing import get_args
+    >>> from protofed.prototypes import Metric
+    >>> get_args(Metric)
+    ('mse', 'l2', 'l1', 'emd')
+"""
 ClusterWeights = Literal["samples", "equal", "one"]
-"""W_g of a cluster: its part of its class's samples, the same part for each of the class's clusters, or 1."""
+"""Name W_g, the weight of a cluster in FedPLCC's losses.
+
+`samples` is its part of its class's samples, `equal` the same part for each of the class's clusters, `one` is 1.
+
+Example:
+    >>> from typing import get_args
+    >>> from protofed.prototypes import ClusterWeights
+    >>> get_args(ClusterWeights)
+    ('samples', 'equal', 'one')
+"""
 
 _ZERO = 1e-8  # what is no longer than this has no direction
 _CHUNK = 2**16  # similarities of a client held at once
 
 
 def slot_contrast(features: Tensor, labels: Tensor, pool: Prototypes, temperature: float) -> Tensor:
-    """MP-FedCL Eq. 11: for each slot k of each client i, cross-entropy over the classes; the mean over (i, k).
+    """Contrast each sample with the classes' prototypes, slot by slot (MP-FedCL Eq. 11).
 
-    The positive is the prototype of the sample's own class, and similarity is the cosine. `pool` is [N, C, K, D],
-    padded (`pad_with_class_mean`); a slot without the sample's class does not count, and empty ones are no candidates.
-    The pool is a constant: it gets no gradient.
+    For each slot k of each client i the loss is the cross-entropy over classes of the cosines divided by the
+    temperature; the positive is the prototype of the sample's own class. The value is the mean over (i, k).
+
+    Args:
+        features: one client's batch [B, D].
+        labels: its classes [B]; −1 for padding.
+        pool: the clients' prototypes, vectors [N, C, K, D] and counts [N, C, K], padded by `pad_with_class_mean`. The
+            pool is a constant and gets no gradient. A slot without the sample's class does not count, and empty slots
+            are no candidates.
+        temperature: τ, which divides the cosines.
+
+    Returns:
+        One value per sample [B]; 0 where the class has no prototype.
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import Prototypes, slot_contrast
+        >>> pool = Prototypes(torch.eye(2).view(1, 2, 1, 2), torch.ones(1, 2, 1))
+        >>> slot_contrast(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), torch.tensor([0, 0]), pool, 1.0).round(decimals=4)
+        tensor([0.3133, 0.6931])
     """
     return _contrast(features, labels, pool, temperature, _slot_log_sums)
 
 
 def pooled_contrast(features: Tensor, labels: Tensor, pool: Prototypes, temperature: float) -> Tensor:
-    """DP-FedCL: −1/|P(y)| Σ_{p ∈ P(y)} [v·u_p/τ − log Σ_a exp(v·u_a/τ)], a over the whole pool, all of unit length.
+    """Contrast each sample with the whole pool of prototypes (DP-FedCL).
 
-    `pool` is [C, M, D] or [N, C, M, D], a constant.
+    The loss is −1/|P(y)| Σ_{p ∈ P(y)} [v·u_p/τ − log Σ_a exp(v·u_a/τ)]: P(y) holds the prototypes of the sample's
+    class, a runs over the whole pool, and all vectors are scaled to length 1.
+
+    Args:
+        features: one client's batch [B, D].
+        labels: its classes [B]; −1 for padding.
+        pool: the prototypes, vectors [C, M, D] or [N, C, M, D] with their counts. The pool gets no gradient.
+        temperature: τ.
+
+    Returns:
+        One value per sample [B]; 0 where the class has no prototype.
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import Prototypes, pooled_contrast
+        >>> pool = Prototypes(torch.eye(2).view(2, 1, 2), torch.ones(2, 1))
+        >>> pooled_contrast(torch.tensor([[5.0, 0.0], [0.0, 5.0]]), torch.tensor([0, 0]), pool, 1.0).round(decimals=4)
+        tensor([0.3133, 1.3133])
     """
     if pool.counts.dim() == 2:
         pool = Prototypes(pool.vectors.unsqueeze(0), pool.counts.unsqueeze(0))
@@ -53,9 +107,29 @@ def cluster_contrast(
     alpha: float = 1.0,
     weights: ClusterWeights = "one",
 ) -> Tensor:
-    """−log [Σ_{g ∈ G^y} W_g exp(s_α(z, g)/τ) / Σ_{g ∈ G} W_g exp(s_α(z, g)/τ)], G^c the clusters of class c, [C, M, D].
+    """Contrast each sample with the clusters of its class and of all classes (FedProc, FPL, FedPLVM, FedPLCC).
 
-    FedProc and FPL: alpha 1. FedPLVM: alpha below 1. FedPLCC: weighted by samples too.
+    The loss is −log [Σ_{g ∈ G^y} W_g exp(s_α(z, g)/τ) / Σ_{g ∈ G} W_g exp(s_α(z, g)/τ)]: G^c holds the clusters of
+    class c, and s_α is the cosine to the power of α.
+
+    Args:
+        features: one client's batch [B, D].
+        labels: its classes [B]; −1 for padding.
+        clusters: vectors [C, M, D] and counts [C, M].
+        temperature: τ.
+        alpha: α; 1 for FedProc and FPL, below 1 for FedPLVM.
+        weights: W_g; `samples` for FedPLCC.
+
+    Returns:
+        One value per sample [B]; 0 where the class has no cluster.
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import Prototypes, cluster_contrast
+        >>> clusters = Prototypes(torch.eye(2).view(2, 1, 2), torch.ones(2, 1))
+        >>> features, labels = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1])
+        >>> cluster_contrast(features, labels, clusters, temperature=1.0).round(decimals=4)
+        tensor([0.3133, 1.3133])
     """
     logits = _powers(features, clusters, alpha) / temperature
     if weights != "one":
@@ -74,9 +148,30 @@ def cluster_attraction(
     phi: float,
     weights: ClusterWeights = "samples",
 ) -> Tensor:
-    """FedPLCC's L_corr: − Σ of the ⌈φ |G^y|⌉ largest s_α(z, g) W_g, g in the clusters G^y of the sample's class.
+    """Pull each sample to the clusters of its class that are most similar to it (FedPLCC's L_corr).
 
-    `clusters` is [C, M, D].
+    The loss is − Σ s_α(z, g) W_g over the ⌈φ |G^y|⌉ clusters g of the sample's class with the largest s_α(z, g) W_g.
+
+    Args:
+        features: one client's batch [B, D].
+        labels: its classes [B]; −1 for padding.
+        clusters: vectors [C, M, D] and counts [C, M].
+        alpha: α, the power of the cosine.
+        phi: φ, the part of the class's clusters that attract.
+        weights: W_g.
+
+    Returns:
+        One value per sample [B]; 0 where the class has no cluster.
+
+    Raises:
+        UserError: `phi` is not above 0 and at most 1.
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import Prototypes, cluster_attraction
+        >>> clusters = Prototypes(torch.eye(2).view(1, 2, 2), torch.tensor([[1.0, 3.0]]))
+        >>> cluster_attraction(torch.tensor([[0.0, 2.0]]), torch.tensor([0]), clusters, alpha=1.0, phi=0.5).tolist()
+        [-0.75]
     """
     if not 0 < phi <= 1:
         raise UserError("phi", phi, "the part of the clusters that attract is above 0 and at most 1")
@@ -94,7 +189,24 @@ def cluster_attraction(
 
 
 def distance(features: Tensor, labels: Tensor, prototypes: Prototypes, metric: Metric) -> Tensor:
-    """FedProto: how far each feature is from the prototype of its class, or from the mean of several."""
+    """Measure how far each feature is from its class's prototype, or from the mean of several (FedProto).
+
+    Args:
+        features: one client's batch [B, D].
+        labels: its classes [B]; −1 for padding.
+        prototypes: vectors [C, M, D] and counts [C, M].
+        metric: how to measure.
+
+    Returns:
+        One value per sample [B]; 0 where the class has no prototype.
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import Prototypes, distance
+        >>> prototypes = Prototypes(torch.tensor([[[0.0, 0.0]], [[3.0, 0.0]]]), torch.ones(2, 1))
+        >>> distance(torch.tensor([[3.0, 4.0], [3.0, 4.0]]), torch.tensor([0, 1]), prototypes, "l2").tolist()
+        [5.0, 4.0]
+    """
     measure = _METRICS[metric]
     own = labels.clamp(min=0)
     known = prototypes.present[own] & (labels >= 0)
@@ -104,9 +216,25 @@ def distance(features: Tensor, labels: Tensor, prototypes: Prototypes, metric: M
 def prototype_distance(
     features: Tensor, labels: Tensor, mask: Tensor, prototypes: Prototypes, metric: Metric
 ) -> Tensor:
-    """FedProto Eq. 8: Σ_c d(the batch's own mean of class c, its prototype), over the classes that have both; a scalar.
+    """Sum the distances between the batch's own class means and the classes' prototypes (FedProto Eq. 8).
 
-    `mask`, [B], says which rows of the batch are samples.
+    Args:
+        features: one client's batch [B, D].
+        labels: its classes [B].
+        mask: which rows of the batch are samples [B], bool.
+        prototypes: vectors [C, M, D] and counts [C, M].
+        metric: how to measure.
+
+    Returns:
+        A scalar: the sum over the classes that are in the batch and have a prototype.
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import Prototypes, prototype_distance
+        >>> prototypes = Prototypes(torch.tensor([[[0.0]], [[9.0]]]), torch.ones(2, 1))
+        >>> features, labels, mask = torch.tensor([[2.0], [4.0], [8.0]]), torch.tensor([0, 0, 1]), torch.ones(3).bool()
+        >>> prototype_distance(features, labels, mask, prototypes, "l1").item()
+        4.0
     """
     measure = _METRICS[metric]
     own = class_means(features, torch.where(mask, labels, -1), prototypes.counts.shape[-2])

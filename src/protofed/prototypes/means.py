@@ -20,9 +20,23 @@ def group_means(values: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def class_means(features: Tensor, labels: Tensor, classes: int) -> Prototypes:
-    """One prototype a class, the mean of its samples (FedProto Eq. 3): [..., n, D] becomes [..., C, 1, D].
+    """Average the samples of each class (FedProto Eq. 3).
 
-    A row labelled −1 is padding and is ignored.
+    Args:
+        features: the samples [..., n, D]; leading axes are clients.
+        labels: their classes [..., n]; a row labelled −1 is padding.
+        classes: the number of classes, C.
+
+    Returns:
+        One prototype per class, vectors [..., C, 1, D] and counts [..., C, 1]; an empty slot for a class without
+        samples.
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import class_means
+        >>> means = class_means(torch.tensor([[0.0], [2.0], [5.0]]), torch.tensor([0, 0, -1]), 2)
+        >>> means.vectors.tolist(), means.counts.tolist()
+        ([[[1.0]], [[0.0]]], [[2.0], [0.0]])
     """
     member = labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)
     means, counts = group_means(features, member)

@@ -9,10 +9,25 @@ from protofed.prototypes.type import Prototypes
 
 
 def nearest_class(features: Tensor, prototypes: Prototypes, allowed: Tensor | None = None) -> Tensor:
-    """argmin_c min_k |z − u_{c,k}| (FedProto Eq. 4, MP-FedCL Eq. 13) for features [..., B, D]: [..., B].
+    """Classify each feature by its nearest prototype: argmin_c min_k |z − u_{c,k}| (FedProto Eq. 4, MP-FedCL Eq. 13).
 
-    `prototypes` is [C, M, D], shared, or [..., C, M, D]; `allowed`, [..., C], restricts the choice to some classes.
-    −1 where there is none to choose.
+    Args:
+        features: [..., B, D].
+        prototypes: vectors [C, M, D], shared, or [..., C, M, D], with their counts.
+        allowed: which classes may be chosen [..., C], bool; all unless given.
+
+    Returns:
+        Class numbers [..., B]; −1 where there is no class to choose.
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import Prototypes, nearest_class
+        >>> vectors, counts = torch.tensor([[[0.0], [9.0]], [[5.0], [0.0]]]), torch.tensor([[1.0, 1.0], [1.0, 0.0]])
+        >>> prototypes = Prototypes(vectors, counts)
+        >>> nearest_class(torch.tensor([[1.0], [4.0], [8.0]]), prototypes).tolist()
+        [0, 1, 0]
+        >>> nearest_class(torch.tensor([[1.0]]), prototypes, allowed=torch.tensor([False, True])).tolist()
+        [1]
     """
     usable = prototypes.filled if allowed is None else prototypes.filled & allowed.unsqueeze(-1)
     # argmin |z − u|² = argmin |u|² − 2 z·u. Seen from the prototypes' middle: a common offset would cost digits.

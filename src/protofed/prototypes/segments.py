@@ -14,23 +14,48 @@ from protofed.prototypes.type import Prototypes
 
 
 class Segments(NamedTuple):
-    """S non-empty (client, class) pairs, each with up to m rows in their original order."""
+    """Hold the rows of each non-empty (client, class) pair as one padded block.
 
-    clients: Tensor  # [S]
-    classes: Tensor  # [S]
-    rows: Tensor  # [S, m]: each sample's row at its client; some other where padded
-    mask: Tensor  # [S, m]: which entries are samples
-    grid: tuple[int, int]  # N clients, C classes
+    There are S pairs with up to m rows each, in their original order. `segments` makes them; all pairs cluster at once.
+
+    Args:
+        clients: the client of each pair [S].
+        classes: the class of each pair [S].
+        rows: each sample's row at its client [S, m]; any row where padded.
+        mask: which entries are samples [S, m], bool.
+        grid: (N, C), the numbers of clients and classes.
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import segments
+        >>> found = segments(torch.tensor([[1, 0, 1], [1, -1, -1]]), 2)
+        >>> list(zip(found.clients.tolist(), found.classes.tolist(), found.mask.sum(1).tolist()))
+        [(0, 0, 1), (0, 1, 2), (1, 1, 1)]
+        >>> found.gather(torch.tensor([[[5.0], [6.0], [7.0]], [[8.0], [0.0], [0.0]]])).squeeze(-1).tolist()
+        [[6.0, 0.0], [5.0, 7.0], [8.0, 0.0]]
+    """
+
+    clients: Tensor
+    classes: Tensor
+    rows: Tensor
+    mask: Tensor
+    grid: tuple[int, int]
 
     def gather(self, values: Tensor) -> Tensor:
-        """The samples' values, [N, n, D], segment by segment: [S, m, D], zeros where padded."""
+        """Collect the samples' values [N, n, D] segment by segment: [S, m, D], zeros where padded."""
         return torch.where(self.mask.unsqueeze(-1), values[self.clients.unsqueeze(-1), self.rows], 0)
 
     def each(self, work: Callable[[Segments], tuple[Tensor, Tensor]]) -> Prototypes:
-        """Prototypes, [S, M, D], and counts, [S, M], that `work` makes of segments, at their place: [N, C, M, D].
+        """Put what `work` makes of the segments at its place: vectors [N, C, M, D] and counts [N, C, M].
 
-        On a CPU it is given those of like length at a time, for padding takes time there; on a GPU all of them, for
-        asking how long they are does.
+        On a CPU `work` is given segments of like length at a time, for padding takes time there; on a GPU all of them,
+        for asking how long they are does.
+
+        Args:
+            work: makes prototypes [S, M, D] and counts [S, M] of segments.
+
+        Returns:
+            The prototypes of all clients and classes, M as the fullest class needs.
         """
         parts = self._by_length() if self.mask.is_cpu and len(self.mask) else [self]
         made = [(some, *work(some)) for some in parts]
@@ -59,9 +84,26 @@ _known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def segments(labels: Tensor, classes: int) -> Segments:
-    """The segments of `labels`, [N, n], where −1 marks a padding row.
+    """Group the rows of each client by class.
 
-    They are kept with the tensor: the same clients come with the same one again, and making them waits for a GPU.
+    The segments are kept with the tensor: the same clients come with the same one again, and making them waits for a
+    GPU.
+
+    Args:
+        labels: the clients' classes [N, n]; −1 marks a padding row.
+        classes: the number of classes, C.
+
+    Returns:
+        The segments, in the order of clients and, within a client, of classes.
+
+    Raises:
+        UserError: a label is not below `classes`.
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import segments
+        >>> segments(torch.tensor([[2, 0, 2, -1]]), 3).rows.tolist()
+        [[1, 0], [0, 2]]
     """
     key = (classes, labels._version)
     if labels not in _known or _known[labels][0] != key:

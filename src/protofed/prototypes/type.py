@@ -10,10 +10,22 @@ from torch.nn.functional import pad
 
 
 class Prototypes(NamedTuple):
-    """Up to M prototypes for each of C classes; a slot with count 0 is empty.
+    """Hold up to M prototypes for each of C classes; a slot with count 0 is empty.
 
-    `vectors` is [..., C, M, D] and `counts` [..., C, M], of the same dtype: how many samples each prototype stands for.
-    Leading axes are clients. Empty slots hold zeros.
+    Class means, k-means centroids, FINCH clusters and pools over clients are of this type.
+
+    Args:
+        vectors: [..., C, M, D]; leading axes are clients. Empty slots hold zeros.
+        counts: [..., C, M], of the same dtype: how many samples each prototype stands for.
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import Prototypes
+        >>> found = Prototypes(torch.tensor([[[1.0], [3.0]], [[5.0], [0.0]]]), torch.tensor([[2.0, 2.0], [4.0, 0.0]]))
+        >>> found.filled.tolist()
+        [[True, True], [True, False]]
+        >>> found.class_mean().tolist()
+        [[2.0], [5.0]]
     """
 
     vectors: Tensor
@@ -21,32 +33,32 @@ class Prototypes(NamedTuple):
 
     @property
     def filled(self) -> Tensor:
-        """[..., C, M]: which slots hold a prototype."""
+        """Which slots hold a prototype [..., C, M], bool."""
         return self.counts > 0
 
     @property
     def present(self) -> Tensor:
-        """[..., C]: which classes have a prototype."""
+        """Which classes have a prototype [..., C], bool."""
         return self.filled.any(-1)
 
     def take(self, rows: int | slice | Tensor) -> Prototypes:
-        """Those of some clients: the leading axis, indexed."""
+        """Take the prototypes of some clients: index the leading axis."""
         return Prototypes(self.vectors[rows], self.counts[rows])
 
     def class_mean(self) -> Tensor:
-        """[..., C, D]: the unweighted mean of each class's prototypes; zeros for a class without any."""
+        """Average each class's prototypes without weights [..., C, D]; zeros for a class without any."""
         if self.counts.shape[-1] == 1:
             return self.vectors.squeeze(-2)
         number = self.filled.sum(-1, keepdim=True).clamp(min=1)
         return self.vectors.sum(-2) / number
 
     def pooled(self) -> Prototypes:
-        """All clients' prototypes of a class side by side: [N, C, M, D] becomes [C, N*M, D]."""
+        """Put all clients' prototypes of a class side by side: [N, C, M, D] becomes [C, M', D], compact."""
         vectors, counts = self.vectors.movedim(-4, -3), self.counts.movedim(-3, -2)
         return Prototypes(vectors.flatten(-3, -2), counts.flatten(-2, -1)).compact()
 
     def compact(self) -> Prototypes:
-        """Filled slots first, in their old order; no more slots than the fullest class needs (at least one)."""
+        """Move filled slots first, in their old order; keep as many slots as the fullest class needs, at least one."""
         order = (~self.filled).to(torch.uint8).argsort(dim=-1, stable=True)
         width = max(1, int(self.filled.sum(-1).max())) if self.counts.numel() else 1
         order = order[..., :width]
@@ -55,7 +67,7 @@ class Prototypes(NamedTuple):
         return Prototypes(vectors * (counts > 0).unsqueeze(-1), counts)
 
     def widen(self, slots: int) -> Prototypes:
-        """The same prototypes with `slots` slots a class, the new ones empty."""
+        """Add empty slots, so that there are `slots` per class."""
         extra = slots - self.counts.shape[-1]
         if extra < 0:
             raise ValueError(f"{self.counts.shape[-1]} slots a class do not fit into {slots}")

@@ -13,10 +13,29 @@ from protofed.errors import UserError
 from protofed.internal.schema import made, read_json
 from protofed.server.round import Round
 
+__all__ = ["Accuracy", "Result"]
+
 
 @dataclass(frozen=True)
 class Accuracy:
-    """One model/test/rule accuracy in percent: at the end, mean of the last five, best, and per client at the end."""
+    """Record one model/test/rule accuracy of a run, in percent.
+
+    Args:
+        last: at the end of the run: the mean over domains where it is known for each, otherwise over clients.
+        last5: the mean of the last five evaluations.
+        best: the largest of all evaluations.
+        best_round: the round of the best evaluation, from 1.
+        per_client: at the end, one for each client.
+        per_domain: at the end, by the name of the domain; None for data of one domain.
+        interval: of `last` over few-shot episodes, half the width of the 95 % confidence interval; otherwise None.
+        diagnostic: whether it is by class means of the client's own data, a rule that the method itself does not have.
+
+    Example:
+        >>> from protofed.runs.result import Accuracy
+        >>> accuracy = Accuracy(last=91.0, last5=90.4, best=92.0, best_round=7, per_client=[90.0, 92.0])
+        >>> min(accuracy.per_client)
+        90.0
+    """
 
     last: float
     last5: float
@@ -24,13 +43,50 @@ class Accuracy:
     best_round: int
     per_client: list[float]
     per_domain: dict[str, float] | None = None
-    interval: float | None = None  # of `last` over few-shot episodes: half the width of 95 % confidence
-    diagnostic: bool = False  # by class means of the client's own data: the method itself has no such rule
+    interval: float | None = None
+    diagnostic: bool = False
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run."""
+    """Record what came out of a finished run.
+
+    Args:
+        method: the method's name.
+        dataset: the dataset's name; `custom` for your own federation.
+        split: how the data was divided.
+        clients: the number of clients.
+        rounds: how many rounds were played.
+        seed: the seed of the run.
+        engine: how clients were trained.
+        device: where they were trained.
+        model: the model's name.
+        params: the method's parameters, defaults included.
+        model_parameters: trainable numbers, one entry for each architecture.
+        client_memory: bytes that a client has to keep between rounds.
+        score: the accuracy that the method's paper reports, a key of `accuracy`.
+        bytes_up: bytes from clients to the server, over all rounds and clients.
+        bytes_down: bytes from the server to clients.
+        seconds: how long its rounds took.
+        stopped: what ended it: `rounds`, `time budget` or `privacy budget`.
+        accuracy: accuracies by model/test/rule.
+        drift: accuracies before, at and after what clients hold changed; None without drift.
+        drawn_anew: tensors that a file of initial weights did not give; None without one.
+        encoder: the card of the frozen encoder whose features stood for images; None without one.
+        privacy: `client` or `example`, where something is promised.
+        epsilon: what that has cost; None for ∞.
+        delta: the chance with which the promise may not hold.
+        folder: where the run is on disk; not part of result.json.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from protofed.runs.result import Result
+        >>> result = Result.read(Path("digits"))
+        >>> result.method, result.score, result.stopped
+        ('fedproto', 'own/own/nearest', 'rounds')
+        >>> len(result.accuracy[result.score].per_client)
+        2
+    """
 
     method: str
     dataset: str
@@ -41,32 +97,32 @@ class Result:
     engine: str
     device: str
     model: str
-    params: dict[str, Any]  # the method's parameters, defaults included
-    model_parameters: list[int]  # trainable numbers, one entry per architecture
-    client_memory: int  # bytes that a client has to keep between rounds
-    score: str  # the accuracy that the method's paper reports
-    bytes_up: int  # over all rounds and clients
+    params: dict[str, Any]
+    model_parameters: list[int]
+    client_memory: int
+    score: str
+    bytes_up: int
     bytes_down: int
     seconds: float
-    stopped: str  # "rounds", "time budget" or "privacy budget"
+    stopped: str
     accuracy: dict[str, Accuracy]
-    drift: dict[str, dict[str, float]] | None = None  # accuracies before, at and after what clients hold changed
-    drawn_anew: list[str] | None = None  # tensors that a file of initial weights did not give
-    encoder: dict[str, Any] | None = None  # the card of the frozen encoder whose features stood for images
-    privacy: str | None = None  # "client" or "example", where something is promised
-    epsilon: float | None = None  # what that has cost; None for ∞
+    drift: dict[str, dict[str, float]] | None = None
+    drawn_anew: list[str] | None = None
+    encoder: dict[str, Any] | None = None
+    privacy: str | None = None
+    epsilon: float | None = None
     delta: float | None = None
-    folder: str | None = None  # where it is on disk; not part of result.json
+    folder: str | None = None
 
     @property
     def guarantee(self) -> str | None:
-        """What the run promises, as it is printed beside every result."""
+        """What the run promises, as it is printed beside every result; None where it promises nothing."""
         if self.privacy is None or self.delta is None:
             return None
         return guarantee(self.privacy, self.epsilon, self.delta)
 
     def to_json(self) -> str:
-        """The text of result.json."""
+        """Return the text of result.json."""
         values = dataclasses.asdict(self)
         del values["folder"]
         if self.privacy is None:
@@ -82,7 +138,17 @@ class Result:
 
     @classmethod
     def read(cls, path: Path) -> Result:
-        """The result in a run folder."""
+        """Read the result in a run folder.
+
+        Args:
+            path: the folder.
+
+        Returns:
+            The result, with its folder.
+
+        Raises:
+            UserError: the folder has no result.json, or one that is not a result.
+        """
         file = path / "result.json"
         values = read_json(file)
         found = values.pop("accuracy", None) if isinstance(values, dict) else None

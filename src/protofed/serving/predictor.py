@@ -28,23 +28,55 @@ if TYPE_CHECKING:
     from protofed.methods.base import Method
     from protofed.models.encoder import Encoder
 
+__all__ = ["Predictions", "Predictor", "load"]
+
 BYTES = 2**28
 """What a pass may take."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Of each image the best classes, best first: [n, top]."""
+    """Hold the best classes of n images, best first, and what the answers rest on.
 
-    names: list[str]  # of the classes
-    top: Tensor  # class numbers
-    distances: Tensor  # to the nearest prototype of each class; by the head, 1 − its probability
-    margin: Tensor  # [n]: how much farther the second class is; infinite if there is none
-    clients: Tensor  # [n]: whose prototype won; -1: one of several clients, or the head's answer
-    numbers: Tensor  # [n]: which of them; -1: the head's answer
-    counts: Tensor  # [n]: how many samples it stands for
-    refused: Tensor  # [n]
-    rates: dict[str, float] | None = None  # threshold, and the parts of held-out images that it refuses
+    Args:
+        names: the names of the classes.
+        top: class numbers [n, top].
+        distances: to the nearest prototype of each class [n, top]; by the head, 1 − its probability.
+        margin: how much farther the second class is [n]; infinite if there is none.
+        clients: whose prototype won [n]; −1 for one of several clients, and for the head's answer.
+        numbers: which of the client's prototypes won [n]; −1 for the head's answer.
+        counts: how many samples that prototype stands for [n].
+        refused: whether the image is refused [n], bool.
+        rates: the threshold, and the parts of held-out images that it refuses; None without `reject`.
+
+    Example:
+        >>> import torch
+        >>> from protofed.serving.predictor import Predictions
+        >>> found = Predictions(
+        ...     names=["cat", "dog"],
+        ...     top=torch.tensor([[1, 0], [0, 1]]),
+        ...     distances=torch.tensor([[1.0, 10.0], [2.0, 3.0]]),
+        ...     margin=torch.tensor([9.0, 1.0]),
+        ...     clients=torch.tensor([4, 2]),
+        ...     numbers=torch.tensor([0, 1]),
+        ...     counts=torch.tensor([30.0, 12.0]),
+        ...     refused=torch.tensor([False, True]),
+        ... )
+        >>> found.classes
+        ['dog', None]
+        >>> found.rows()[0]["client"], found.rows()[0]["count"]
+        (4, 30.0)
+    """
+
+    names: list[str]
+    top: Tensor
+    distances: Tensor
+    margin: Tensor
+    clients: Tensor
+    numbers: Tensor
+    counts: Tensor
+    refused: Tensor
+    rates: dict[str, float] | None = None
 
     def __len__(self) -> int:
         return len(self.top)
@@ -56,7 +88,7 @@ class Predictions:
         return [None if refused else self.names[number] for number, refused in pairs]
 
     def rows(self) -> list[dict[str, Any]]:
-        """What `--json` prints of each image."""
+        """Return what `--json` prints of each image."""
         columns = (self.top, self.distances, self.margin, self.clients, self.numbers, self.counts, self.refused)
         rows = []
         for answer, (top, far, margin, client, number, count, refused) in zip(
@@ -78,7 +110,29 @@ class Predictions:
 
 
 class Predictor:
-    """A model, its prototypes and its card, on the CPU."""
+    """Hold a model, its prototypes and its card, on the CPU; `protofed.load` makes one.
+
+    Args:
+        card: what the model is, what it sees and where it comes from.
+        state: the model's tensors by name.
+        pool: the prototypes [C, M, D], with the client that each comes from.
+        encoder: the frozen encoder that comes before the model; None without one.
+        model: how to make a model of your own, which the card only names.
+        method: a method of your own that extended the model, which the card only names.
+
+    Raises:
+        UserError: the tensors are not those of the model that the card names.
+
+    Example:
+        >>> import numpy as np
+        >>> import protofed
+        >>> predictor = protofed.load("digits-model")
+        >>> predictor.card.shape, len(predictor.card.classes)
+        ((1, 8, 8), 10)
+        >>> found = predictor.predict(np.zeros((2, 8, 8), dtype=np.uint8), top=3)
+        >>> found.distances.shape, found.refused.tolist()
+        (torch.Size([2, 3]), [False, False])
+    """
 
     def __init__(
         self,
@@ -110,7 +164,7 @@ class Predictor:
 
     @classmethod
     def read(cls, path: Path, model: ModelSpec | None = None, method: str | Method | None = None) -> Predictor:
-        """A model that `write` has written; nothing in it is executed."""
+        """Read a model that `write` has written; nothing in it is executed."""
         if not (path / "card.json").is_file():
             raise UserError("MODEL", str(path), "it is not an exported model: it has no card.json")
         try:
@@ -124,7 +178,7 @@ class Predictor:
             raise UserError("MODEL", str(path), f"it cannot be read: {why}") from None
 
     def write(self, path: Path, held_out: Mapping[str, Tensor], more: Callable[[Path], None] | None = None) -> None:
-        """A new folder with everything; `more` may put further files into it."""
+        """Write a new folder with everything; `more` may put further files into it."""
 
         def fill(draft: Path) -> None:
             save_file({name: tensor.contiguous() for name, tensor in self.state.items()}, draft / "model.safetensors")
@@ -139,12 +193,12 @@ class Predictor:
         write_folder(path, fill)
 
     def with_card(self, pool: PrototypeIndex | None = None, **changes: Any) -> Predictor:
-        """The same model, of which the card says some things anew; maybe with other prototypes."""
+        """Return the same model, of which the card says some things anew; maybe with other prototypes."""
         card = dataclasses.replace(self.card, **changes)
         return Predictor(card, self.state, pool or self.pool, self.encoder, self.model, self.method)
 
     def pixels(self, images: Tensor) -> Tensor:
-        """What the module sees of uint8 images of the card's shape, or of an encoder's features of them."""
+        """Return what the module sees of uint8 images of the card's shape, or of an encoder's features of them."""
         if images.dtype != torch.uint8:
             return images
         if self.encoder is not None:
@@ -153,23 +207,33 @@ class Predictor:
 
     @torch.no_grad()
     def outputs(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Features [n, D] and logits [n, C] of images, as `pixels` takes them."""
+        """Compute features [n, D] and logits [n, C] of images, as `pixels` takes them."""
         self.module.eval()
         at_once = max(1, BYTES // bytes_per_image(self.module, self.pixels(images[:1])[0])) if len(images) else 1
         made = [cast(Output, self.module(self.pixels(part))) for part in torch.split(images, at_once)]
         return torch.cat([out.features for out in made]), torch.cat([out.logits for out in made])
 
     def predict(self, x: Any, rule: Rule = "nearest", top: int = 3, reject: float | None = None) -> Predictions:
-        """The best classes of images: uint8 [n, c, h, w] or [n, h, w], an array or a tensor.
+        """Find the best classes of images.
 
-        With `reject`, an image is refused that is farther from what is known than all but this part of held-out images.
+        Args:
+            x: an array or a tensor, uint8 [n, channels, height, width] or [n, height, width].
+            rule: `nearest`, by the nearest prototype, or `head`, by the classifier.
+            top: how many classes of each image.
+            reject: refuse an image that is farther from what is known than all but this part of held-out images.
+
+        Returns:
+            Predictions of the n images.
+
+        Raises:
+            UserError: the images are not of the card's shape, `rule` is unknown, or `top` or `reject` is out of bounds.
         """
         return self.answer(*self.outputs(of_array(x, self.card.shape)), rule, top, reject)
 
     def answer(
         self, features: Tensor, logits: Tensor, rule: Rule = "nearest", top: int = 3, reject: float | None = None
     ) -> Predictions:
-        """The same of images whose features [n, D] and logits [n, C] are known."""
+        """Find the best classes of images whose features [n, D] and logits [n, C] are known; see `predict`."""
         if rule not in RULES:
             raise unknown("--rule", rule, RULES)
         if top < 1:
@@ -195,7 +259,7 @@ def _by_head(logits: Tensor, top: int) -> tuple[Tensor, Tensor, tuple[Tensor, Te
 
 
 def load(path: str | Path, model: ModelSpec | None = None, method: str | Method | None = None) -> Predictor:
-    """An exported model.
+    """Load an exported model.
 
     Args:
         path: the folder that `protofed export` has made.
@@ -203,8 +267,18 @@ def load(path: str | Path, model: ModelSpec | None = None, method: str | Method 
         method: a method of your own that extended the model: `path/to/file.py:ClassName`, which takes the card's
             parameters, or a Method object, which has its own.
 
+    Returns:
+        What predicts classes of images.
+
     Raises:
         UserError: the folder holds no such model, or its model or method is your own and was not named.
+
+    Example:
+        >>> import numpy as np
+        >>> import protofed
+        >>> predictor = protofed.load("digits-model")
+        >>> len(predictor.predict(np.zeros((2, 8, 8), dtype=np.uint8)).classes)
+        2
     """
     return Predictor.read(Path(path), model, method)
 

@@ -26,6 +26,8 @@ from protofed.runs.progress import Progress
 from protofed.runs.result import Result
 from protofed.studies.workers import Task, at_once, cores, play_all, run_name
 
+__all__ = ["Comparison", "MethodRow", "Spread"]
+
 SEEDS = 3
 """How many seeds a comparison has unless told otherwise: what a spread needs at least."""
 MOST_SEEDS = 1000
@@ -33,7 +35,18 @@ MOST_SEEDS = 1000
 
 @dataclass(frozen=True)
 class Spread:
-    """A number over seeds: the mean and the sample standard deviation."""
+    """Record a number over seeds.
+
+    Args:
+        mean: the mean.
+        std: the sample standard deviation; 0 for a single value.
+        values: the number for each seed.
+
+    Example:
+        >>> from protofed.studies.comparison import Spread
+        >>> Spread.of([90.0, 92.0, 94.0])
+        Spread(mean=92.0, std=2.0, values=[90.0, 92.0, 94.0])
+    """
 
     mean: float
     std: float
@@ -41,35 +54,73 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Mean and std; the std of a single value is 0."""
+        """Compute mean and standard deviation of some values; the deviation of a single value is 0."""
         return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0, list(values))
 
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One method over its seeds."""
+    """Record one method of a comparison over its seeds.
+
+    Args:
+        method: the method's name.
+        score: the accuracy that its paper reports, a key of `accuracy`.
+        rounds: how many rounds each seed played.
+        accuracy: accuracies in percent after the last round, by model/test/rule.
+        diagnostic: those by class means of the client's own data, a rule that the method itself does not have.
+        bytes_up_per_round: bytes from all clients to the server.
+        bytes_down_per_round: bytes from the server to all clients.
+        seconds: how long a run took.
+        guarantee: of privacy, where it is promised: that of the seed which spent most.
+
+    Example:
+        >>> from protofed.studies.comparison import MethodRow, Spread
+        >>> accuracy, other = {"own/own/head": Spread.of([80.0, 82.0])}, Spread.of([0.0, 0.0])
+        >>> row = MethodRow("local", "own/own/head", [5, 5], accuracy, [], other, other, other)
+        >>> row.accuracy[row.score].mean
+        81.0
+    """
 
     method: str
     score: str
     rounds: list[int]
-    accuracy: dict[str, Spread]  # last round
+    accuracy: dict[str, Spread]
     diagnostic: list[str]
     bytes_up_per_round: Spread
     bytes_down_per_round: Spread
     seconds: Spread
-    guarantee: str | None = None  # of privacy, where it is promised: that of the seed which spent most
+    guarantee: str | None = None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Every run, and a row a method."""
+    """Record the runs of several methods with several seeds, and a row for each method.
+
+    Args:
+        results: the result of every run, method by method.
+        rows: one for each method.
+        folder: where the comparison is on disk; None for one in memory.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from protofed.runs.result import Result
+        >>> from protofed.studies.comparison import Comparison, MethodRow, Spread
+        >>> score, other = "own/own/nearest", Spread.of([0.0])
+        >>> row = MethodRow("fedproto", score, [1], {score: Spread.of([50.0])}, [], other, other, other)
+        >>> print(Comparison([Result.read(Path("digits"))], [row]).to_csv().strip())
+        method,quantity,mean,std,seeds
+        fedproto,own/own/nearest,50.0,0.0,1
+        fedproto,bytes_up_per_round,0.0,0.0,1
+        fedproto,bytes_down_per_round,0.0,0.0,1
+        fedproto,seconds,0.0,0.0,1
+    """
 
     results: list[Result]
     rows: list[MethodRow]
     folder: str | None = None
 
     def notes(self) -> list[str]:
-        """What makes the methods unequal."""
+        """List what makes the methods unequal: rounds, bytes and budgets."""
         notes = []
         rounds = {row.method: sorted(set(row.rounds)) for row in self.rows}
         if len({tuple(found) for found in rounds.values()}) > 1:
@@ -86,13 +137,13 @@ class Comparison:
         return notes
 
     def to_json(self) -> str:
-        """The text of compare.json."""
+        """Return the text of compare.json."""
         rows = [dataclasses.asdict(row) for row in self.rows]
         runs = [{"method": r.method, "seed": r.seed, "folder": r.folder} for r in self.results]
         return json.dumps({"rows": rows, "notes": self.notes(), "runs": runs}, indent=2) + "\n"
 
     def to_csv(self) -> str:
-        """One line per method and quantity."""
+        """Return the text of compare.csv: one line per method and quantity."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["method", "quantity", "mean", "std", "seeds"])

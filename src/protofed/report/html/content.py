@@ -26,7 +26,24 @@ GATHERED = ("path", "experiment", "last", "label", "left_out", "suspected", "eps
 
 
 def gather(folders: Sequence[Path]) -> dict[str, Any]:
-    """Everything about the runs in some folders; runs of the same label are seeds of one line."""
+    """Gather everything a report says about the runs in some folders.
+
+    Args:
+        folders: folders of runs, or of comparisons, sweeps and tables with runs below them.
+
+    Returns:
+        Plain data for `write_report`. Under `lines` runs of the same label are the seeds of one line.
+
+    Raises:
+        UserError: a folder is not there, or holds no run with a complete round.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from protofed.report.html import gather
+        >>> data = gather([Path("digits")])
+        >>> data["score"], {label: len(runs) for label, runs in data["lines"].items()}
+        ('own/own/nearest', {'fedproto': 1})
+    """
     found = {path.resolve(): (path, folder) for folder in folders for path in _run_folders(folder)}  # each once
     runs = [_run(path, path.relative_to(folder)) for path, folder in found.values()]
     labels = _labels(runs)

@@ -13,7 +13,19 @@ HERE = Path(__file__).parent
 
 
 def write_report(data: dict[str, Any], path: Path) -> None:
-    """Write the page."""
+    """Write a report: one HTML file that fetches nothing from elsewhere.
+
+    Args:
+        data: what `gather` found.
+        path: the file to write; an old one is replaced.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from protofed.report.html import gather, write_report
+        >>> write_report(gather([Path("digits")]), Path("report.html"))
+        >>> Path("report.html").read_text(encoding="utf-8")[:15]
+        '<!doctype html>'
+    """
     write_file(path, lambda draft: draft.write_text(page(data), encoding="utf-8"))
 
 
