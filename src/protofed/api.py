@@ -11,15 +11,14 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.methods.base import Method
 from protofed.models import ModelSpec
-from protofed.report.plots import plotted
+from protofed.report.plots import plot
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
 from protofed.runs.result import Result
 from protofed.runs.run import new_run
-from protofed.runs.setup import prepare
-from protofed.studies import comparison, sweeps
-from protofed.studies.comparison import Comparison
-from protofed.studies.sweeps import Sweep
+from protofed.studies.comparison import Comparison, ComparisonStudy
+from protofed.studies.study import SEEDS
+from protofed.studies.sweeps import Sweep, SweepStudy
 
 
 def run(
@@ -64,7 +63,7 @@ def run(
 
 def compare(
     methods: Sequence[str],
-    seeds: int = comparison.SEEDS,
+    seeds: int = SEEDS,
     *,
     jobs: int | None = None,
     out: str | Path | None = None,
@@ -75,18 +74,15 @@ def compare(
 
     `jobs` runs go on at a time, in processes of their own; unless given, what uses all cores or fits on the GPU.
     """
-    experiment = comparison.share_cores(Experiment.from_mapping(options), len(methods) * seeds, jobs)
-    runs = comparison.plan(methods, seeds, experiment)
-    for first in runs[::seeds]:
-        prepare(first)  # wrong input must not leave a folder behind
-    folder = None if out is None else comparison.create_folder(Path(out), methods, seeds, jobs, experiment)
-    return comparison.compare(runs, folder, progress or Progress(), jobs)
+    folder = None if out is None else Path(out)
+    study = ComparisonStudy(methods, Experiment.from_mapping(options), seeds, jobs).begin(folder)
+    return study.play(folder, progress or Progress())
 
 
 def sweep(
     grid: Mapping[str, Sequence[Any]],
     methods: Sequence[str] = (Experiment.method,),
-    seeds: int = comparison.SEEDS,
+    seeds: int = SEEDS,
     *,
     score: str | None = None,
     jobs: int | None = None,
@@ -99,6 +95,9 @@ def sweep(
     Names are fields of `Experiment`, which `options` are too, or parameters of the methods. `score` is the accuracy
     that counts, such as "own/all/nearest"; unless given, the one that each method's paper reports.
     """
-    planned = sweeps.plan(grid, methods, seeds, jobs, score, Experiment.from_mapping(options))
-    folder = None if out is None else sweeps.create_folder(Path(out), planned)
-    return plotted(sweeps.sweep(planned, folder, progress or Progress()))
+    folder = None if out is None else Path(out)
+    study = SweepStudy(methods, Experiment.from_mapping(options), seeds, jobs, grid, score).begin(folder)
+    found = study.play(folder, progress or Progress())
+    if folder is not None:
+        plot(found, folder)
+    return found

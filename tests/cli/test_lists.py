@@ -16,7 +16,7 @@ from typer.models import ArgumentInfo
 
 from protofed.cli import app
 from protofed.experiment import Experiment
-from protofed.studies.comparison import SEEDS
+from protofed.studies.study import SEEDS
 from protofed.studies.workers import ON_A_GPU
 from tests.support.command_line import succeed
 

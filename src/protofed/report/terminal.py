@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from protofed.studies.choose_k import Choice
+from protofed.studies.comparison import Comparison, Spread
+from protofed.studies.reproduction import Reproduction
+from protofed.studies.sweeps import Sweep
+
 if TYPE_CHECKING:
     from protofed.data.federation import Federation
     from protofed.runs.result import Result
-    from protofed.studies.choose_k import Choice
-    from protofed.studies.comparison import Comparison, Spread
-    from protofed.studies.reproduction import Reproduction
-    from protofed.studies.sweeps import Sweep
     from protofed.studies.theory import Estimates, Report
 
 COLUMNS = (
@@ -49,6 +51,13 @@ def size(number: float) -> str:
     raise AssertionError
 
 
+@singledispatch
+def outcome_table(outcome: object) -> Table:
+    """The table of what came out of a study."""
+    raise NotImplementedError(type(outcome))
+
+
+@outcome_table.register
 def comparison_table(comparison: Comparison) -> Table:
     """Mean ± std over seeds of the last round's accuracies, bytes per round and seconds, for each method."""
     found = [name for row in comparison.rows for name in row.accuracy]
@@ -77,6 +86,7 @@ def comparison_table(comparison: Comparison) -> Table:
     return table
 
 
+@outcome_table.register
 def sweep_table(sweep: Sweep) -> Table:
     """Mean ± std over seeds of the last round's accuracies, a row for each setting and method."""
     rows = [cell.row for cell in sweep.cells]
@@ -106,6 +116,7 @@ def sweep_table(sweep: Sweep) -> Table:
     return table
 
 
+@outcome_table.register
 def reproduction_table(reproduction: Reproduction) -> Table:
     """Ours beside the paper's."""
     table = Table(title=reproduction.headline(), box=SIMPLE_HEAD)
@@ -116,6 +127,7 @@ def reproduction_table(reproduction: Reproduction) -> Table:
     return table
 
 
+@outcome_table.register
 def choice_table(choice: Choice) -> Table:
     """Mean ± std over seeds of what speaks for each K; the chosen one stands out."""
     table = Table(

@@ -5,32 +5,31 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import shlex
 import statistics
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 import yaml
 
 from protofed.data import describe
 from protofed.errors import UserError
-from protofed.internal.atomic_files import write_text
 from protofed.internal.schema import made
 from protofed.internal.yaml_files import read_yaml
 from protofed.methods import build_method
 from protofed.models.encoder import Encoder
 from protofed.prototypes import distance
-from protofed.runs.folder import RunFolder, make_folder
-from protofed.runs.progress import Progress
+from protofed.runs.folder import RunFolder
 from protofed.runs.result import Accuracy, Result
 from protofed.runs.run import new_run
 from protofed.server.round import Round
-from protofed.studies.comparison import SEEDS, Spread, check_seeds, share_cores
+from protofed.studies.comparison import Spread
 from protofed.studies.papers import (
     COMMUNICATION,
     DISTANCE,
@@ -42,45 +41,8 @@ from protofed.studies.papers import (
     find_target,
     needs_file,
 )
-from protofed.studies.workers import Task, play_all
-
-CONFIG = "reproduce.yaml"
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is asked for; with the folder it is all that is needed to go on."""
-
-    target: str
-    variant: str | None = None
-    only: Sequence[str] = ()
-    methods: Sequence[str] = ()
-    seeds: int = SEEDS
-    jobs: int | None = None
-    machine: Mapping[str, Any] = field(default_factory=dict)  # fields of Experiment: data_dir, encoder, device, …
-
-    @property
-    def command(self) -> str:
-        """What a reader types to get the same: folders and files are theirs to name."""
-        flags: dict[str, Any] = {
-            "only": ",".join(self.only),
-            "methods": ",".join(self.methods),
-            "variant": self.variant,
-        }
-        flags |= {"seeds": self.seeds, **{name: self.machine.get(name) for name in ("seed", "eval_every", "precision")}}
-        flags |= {name: name.upper() for name in ("data_dir", "encoder") if self.machine.get(name)}
-        given = (f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in flags.items() if value)
-        return " ".join(["protofed reproduce", self.target, *given])
-
-    def to_yaml(self) -> str:
-        """The text of reproduce.yaml."""
-        values = dataclasses.asdict(self) | {"only": list(self.only), "methods": list(self.methods)}
-        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
-
-    @classmethod
-    def read(cls, folder: Path) -> Request:
-        """That of a folder."""
-        return made(str(folder / CONFIG), cls, read_yaml(folder / CONFIG))
+from protofed.studies.study import SEEDS, Study, check_seeds
+from protofed.studies.workers import Task, share_cores
 
 
 @dataclass(frozen=True)
@@ -145,7 +107,8 @@ class Reproduction:
     COLUMNS: ClassVar = ("dataset", "setting", "method", "measured", "ours", "paper", "difference")
 
     target: Target
-    request: Request
+    command: str  # what a reader types to get the same
+    seeds: int
     rows: list[ReproducedCell]
     costs: dict[str, Cost]  # of each trial
     encoders: list[str]  # those that the runs used, in words
@@ -184,7 +147,7 @@ class Reproduction:
         }
         rows = [row.to_dict() for row in self.rows]
         costs = {name: dataclasses.asdict(cost) for name, cost in self.costs.items()}
-        values = {**target, "command": self.request.command, "seeds": self.request.seeds, "notes": self.notes()}
+        values = {**target, "command": self.command, "seeds": self.seeds, "notes": self.notes()}
         values |= {"cells": rows, "costs": costs, "protocol": trials}
         return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
@@ -203,12 +166,16 @@ class Reproduction:
         lines = [
             f"# {self.headline()}",
             "",
-            f"{self.target.paper}, {self.target.link}; {self.request.seeds} seeds.",
+            f"{self.target.paper}, {self.target.link}; {self.seeds} seeds.",
             "",
         ]
         lines += ["| " + " | ".join(self.COLUMNS) + " |", "|---" * 4 + "|---:" * 3 + "|"]
         lines += ["| " + " | ".join(line) + " |" for line in self.lines()]
         return "\n".join([*lines, "", *(f"- {note}" for note in self.notes())]) + "\n"
+
+    def files(self) -> dict[str, str]:
+        """What is written into its folder."""
+        return {"table.json": self.to_json(), "table.csv": self.to_csv(), "table.md": self.to_markdown()}
 
 
 def _shown(row: ReproducedCell) -> list[str]:
@@ -234,16 +201,119 @@ ROUNDS_TO = "rounds_to_"
 ACCURACIES = ("test_acc", "mean_client_test_acc", "global_test_acc", "final_acc", EACH_ROUND)
 
 
-def plan(request: Request) -> Target:
-    """The cells asked for; wrong input is found here, before anything is run."""
-    check_seeds(request.seeds)
-    target = chosen(find_target(request.target, request.variant), request.only, request.methods)
-    if request.machine.get("eval_every", 1) != 1 and any(_needs_every_round(cell) for cell in target.cells):
-        raise UserError("--eval-every", request.machine["eval_every"], f"{target.name} is about every round")
-    for trial in target.trials():
-        experiment = trial.experiment(request.machine)
-        build_method(experiment.method, experiment.params)
-    return target
+@dataclass(frozen=True)
+class ReproductionStudy(Study[Reproduction]):
+    """A table or figure, or some of its cells; what is run for it says the paper's protocol."""
+
+    command: ClassVar = "reproduce"
+    end: ClassVar = "table.json"
+    reported: ClassVar = True
+
+    target: str
+    variant: str | None = None
+    only: Sequence[str] = ()
+    methods: Sequence[str] = ()
+    seeds: int = SEEDS
+    jobs: int | None = None
+    machine: Mapping[str, Any] = field(default_factory=dict)  # fields of Experiment: data_dir, encoder, device, …
+
+    def __post_init__(self) -> None:
+        check_seeds(self.seeds)
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """The study that a folder was begun with."""
+        config = cls.config(folder)
+        return made(str(config), cls, read_yaml(config))
+
+    def to_yaml(self) -> str:
+        """The text of reproduce.yaml."""
+        values = dataclasses.asdict(self) | {"only": list(self.only), "methods": list(self.methods)}
+        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+    @cached_property
+    def table(self) -> Target:
+        """The cells asked for; wrong input is found here, before anything is run."""
+        target = chosen(find_target(self.target, self.variant), self.only, self.methods)
+        if self.machine.get("eval_every", 1) != 1 and any(_needs_every_round(cell) for cell in target.cells):
+            raise UserError("--eval-every", self.machine["eval_every"], f"{target.name} is about every round")
+        for trial in target.trials():
+            experiment = trial.experiment(self.machine)
+            build_method(experiment.method, experiment.params)
+        return target
+
+    @cached_property
+    def missing(self) -> dict[str, str]:
+        """Why trials cannot be run here, by their names."""
+        return obstacles(self.table, absent_data(self.machine), self.machine)
+
+    def trials(self) -> list[Trial]:
+        """What can be run here."""
+        return [trial for trial in self.table.trials() if trial.name not in self.missing]
+
+    def size(self) -> int:
+        """How many runs it has here."""
+        return len(self.trials()) * self.seeds
+
+    def with_threads(self) -> Self:
+        """The same with the CPU threads of a run decided."""
+        first, *_ = self.tasks(None)
+        threads = share_cores(first.experiment, self.size(), self.jobs).threads
+        return dataclasses.replace(self, machine={**self.machine, "threads": threads})
+
+    def tasks(self, folder: Path | None) -> list[Task]:
+        """The runs of every trial that can be run here; what the folder holds of them is by the same protocol."""
+        trials = self.trials()
+        if not trials:
+            reasons = "; ".join(dict.fromkeys(self.missing.values()))
+            raise UserError("TABLE", self.table.name, f"none of its cells can be run here: {reasons}")
+        tasks = []
+        for trial in trials:
+            experiment = trial.experiment(self.machine)
+            for seed in range(experiment.seed, experiment.seed + self.seeds):
+                path = None if folder is None else folder / trial.name / f"seed{seed}"
+                tasks.append(Task(dataclasses.replace(experiment, seed=seed), path, trial.name))
+                _check_protocol(tasks[-1], trial)
+        return tasks
+
+    def begin(self, folder: Path | None) -> Self:
+        """Begin, or go on with a folder that the same study has begun, with whatever number of jobs."""
+        if self.machine.get("encoder") is not None:
+            Encoder.read(Path(self.machine["encoder"]), torch.device("cpu"))
+        if folder is None or not self.config(folder).is_file():
+            return super().begin(folder)
+        begun = self.open(folder)
+        kept = {name: value for name, value in begun.machine.items() if name == "threads"}
+        if begun != dataclasses.replace(self, jobs=begun.jobs, machine={**kept, **self.machine}):
+            why = f"it holds another reproduction: see its {self.config(folder).name}, or name a new folder"
+            raise UserError("--out", str(folder), why)
+        return begun
+
+    def assemble(self, results: Sequence[Result], folder: Path | None) -> Reproduction:  # noqa: ARG002
+        """The table with our numbers."""
+        rest = iter(results)
+        by_trial = {trial.name: list(itertools.islice(rest, self.seeds)) for trial in self.trials()}
+        encoders = {json.dumps(result.encoder): result.encoder for result in results if result.encoder}
+        return Reproduction(
+            self.table,
+            self.again(),
+            self.seeds,
+            _rows(self.table, by_trial, self.missing),
+            {name: Cost.of(some) for name, some in by_trial.items()},
+            [_card(card) for card in encoders.values()],
+        )
+
+    def again(self, folder: Path | None = None) -> str:  # noqa: ARG002
+        """The command that a reader types to get the same: folders and files are theirs to name."""
+        flags: dict[str, Any] = {
+            "only": ",".join(self.only),
+            "methods": ",".join(self.methods),
+            "variant": self.variant,
+        }
+        flags |= {"seeds": self.seeds, **{name: self.machine.get(name) for name in ("seed", "eval_every", "precision")}}
+        flags |= {name: name.upper() for name in ("data_dir", "encoder") if self.machine.get(name)}
+        given = (f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in flags.items() if value)
+        return " ".join(["protofed reproduce", self.target, *given])
 
 
 def _needs_every_round(cell: PaperCell) -> bool:
@@ -277,46 +347,6 @@ def obstacle(target: Target, cell: PaperCell, found: Mapping[str, str]) -> str:
     return next((found[trial.name] for trial in trials if trial.name in found), "")
 
 
-def create_folder(path: Path, request: Request) -> Path:
-    """A new folder, or one that the same request has begun, with whatever number of jobs; its threads stay.
-
-    Nothing to run, or with a wrong encoder, leaves none behind.
-    """
-    if request.machine.get("encoder") is not None:
-        Encoder.read(Path(request.machine["encoder"]), torch.device("cpu"))
-    first, *_ = (task for some in tasks_of(plan(request), request, path).values() for task in some)
-    if (path / CONFIG).is_file():
-        begun = Request.read(path)
-        kept = {name: value for name, value in begun.machine.items() if name == "threads"}
-        if begun != dataclasses.replace(request, jobs=begun.jobs, machine={**kept, **request.machine}):
-            raise UserError(
-                "--out", str(path), f"it holds another reproduction: see its {CONFIG}, or name a new folder"
-            )
-        return path
-    planned = dataclasses.replace(request, machine={**request.machine, "threads": first.experiment.threads})
-    return make_folder(path, CONFIG, planned.to_yaml())
-
-
-def tasks_of(target: Target, request: Request, folder: Path) -> dict[str, list[Task]]:
-    """The runs of every trial that can be run here."""
-    missing = obstacles(target, absent_data(request.machine), request.machine)
-    trials = [trial for trial in target.trials() if trial.name not in missing]
-    if not trials:
-        reasons = "; ".join(dict.fromkeys(missing.values()))
-        raise UserError("TABLE", target.name, f"none of its cells can be run here: {reasons}")
-    tasks = {}
-    for trial in trials:
-        experiment = share_cores(trial.experiment(request.machine), len(trials) * request.seeds, request.jobs)
-        seeds = range(experiment.seed, experiment.seed + request.seeds)
-        tasks[trial.name] = [
-            Task(dataclasses.replace(experiment, seed=seed), folder / trial.name / f"seed{seed}", trial.name)
-            for seed in seeds
-        ]
-        for task in tasks[trial.name]:
-            _check_protocol(task, trial)
-    return tasks
-
-
 def _check_protocol(task: Task, trial: Trial) -> None:
     """What the folder holds of a run was made by the protocol of today; only files may have moved since."""
     if task.folder is None or not task.folder.exists():
@@ -328,22 +358,6 @@ def _check_protocol(task: Task, trial: Trial) -> None:
         if there != now and name not in moved:
             why = f"its {name} is {there}, in the protocol {now}: remove that folder, or name a new one"
             raise UserError("--out", str(task.folder), why)
-
-
-def reproduce(
-    target: Target, request: Request, tasks: Mapping[str, Sequence[Task]], folder: Path, progress: Progress
-) -> Reproduction:
-    """Play what the folder does not hold yet, and write the table."""
-    results = iter(play_all([task for some in tasks.values() for task in some], progress, request.jobs))
-    by_trial = {name: [next(results) for _ in some] for name, some in tasks.items()}
-    encoders = {json.dumps(r.encoder): r.encoder for some in by_trial.values() for r in some if r.encoder}
-    missing = obstacles(target, absent_data(request.machine), request.machine)
-    rows = _rows(target, by_trial, missing)
-    costs = {name: Cost.of(some) for name, some in by_trial.items()}
-    done = Reproduction(target, request, rows, costs, [_card(card) for card in encoders.values()])
-    for name, text in (("json", done.to_json()), ("csv", done.to_csv()), ("md", done.to_markdown())):
-        write_text(folder / f"table.{name}", text)
-    return done
 
 
 def _card(card: Mapping[str, Any]) -> str:

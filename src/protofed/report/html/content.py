@@ -15,10 +15,10 @@ from protofed.internal.schema import fits, read_json
 from protofed.internal.yaml_files import read_yaml
 from protofed.methods import METHODS, method_class
 from protofed.report.html.statistics import compared
-from protofed.runs.folder import SEVERAL, RunFolder, run_folders
+from protofed.runs.folder import RunFolder, run_folders
 from protofed.runs.result import Result, guarantee, summarise
 from protofed.server.round import Round
-from protofed.studies.reproduction import Request
+from protofed.studies.kinds import kind_of
 
 DIGITS = 4
 GATHERED = ("path", "experiment", "last", "label", "left_out", "suspected", "epsilon")
@@ -198,14 +198,8 @@ def _labels(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _command(folder: Path) -> str:
     """What runs it again."""
-    for name in SEVERAL:
-        if (folder / name).is_file():
-            word = name.removesuffix(".yaml")
-            if word in ("compare", "sweep"):
-                return f"protofed {word} --config {shlex.quote(str(folder / name))}"
-            if word == "reproduce":
-                return Request.read(folder).command
-            return f"protofed resume {shlex.quote(str(folder))}"
+    if kind := kind_of(folder):
+        return kind.open(folder).again(folder)
     if (folder / "config.yaml").is_file():
         return f"protofed run --config {shlex.quote(str(folder / 'config.yaml'))}"
     return f"protofed resume {shlex.quote(str(folder))}/…"
