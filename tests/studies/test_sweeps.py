@@ -97,7 +97,7 @@ def test_what_cannot_be_swept_is_an_error(grid: dict[str, Any], methods: list[st
 
 def test_what_is_varied_is_not_set_too() -> None:
     with pytest.raises(UserError, match=r"--set: 'k' .*it is varied"):
-        planned({"k": [1, 2]}, params={"k": 9})
+        assert planned({"k": [1, 2]}, params={"k": 9}).runs
 
 
 @pytest.mark.parametrize("score", ["accuracy", "own/all", "own/all/nearest/x", "mine/all/head"])
