@@ -222,7 +222,8 @@ def finish(
 
 def show(outcome: Result | Outcome, folder: Path, as_json: bool) -> None:
     """What came out of a run or of a study, and where it is."""
-    from protofed.report.terminal import console, drift_table, outcome_table, result_table
+    from protofed.report.outcome_tables import outcome_table
+    from protofed.report.terminal import console, drift_table, result_table
     from protofed.runs.result import Result
 
     if as_json:

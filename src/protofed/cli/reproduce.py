@@ -94,7 +94,8 @@ def _list(target: str | None, variant: str | None, machine: Mapping[str, Any], a
 
     from protofed.report.terminal import console
     from protofed.studies.papers import find_target, target_names
-    from protofed.studies.reproduction import absent_data, obstacle, obstacles
+    from protofed.studies.reproduced import obstacle
+    from protofed.studies.reproduction import absent_data, obstacles
 
     names = [name for name in target_names() if target is None or f"{name}/".startswith(f"{target}/")]
     if not names:

@@ -22,7 +22,7 @@ MOST_SEEDS = 1000
 
 
 class Outcome(Protocol):
-    """What comes out of a study; `report.terminal.outcome_table` has a table for each kind."""
+    """What comes out of a study; `report.outcome_tables` has a table for each kind."""
 
     def to_json(self) -> str:
         """The text of the file that ends the study."""

@@ -18,6 +18,7 @@ from protofed.report.html.statistics import compared
 from protofed.runs.folder import RunFolder, run_folders
 from protofed.runs.result import Result, guarantee, summarise
 from protofed.server.round import Round
+from protofed.studies.comparison import ComparisonStudy
 from protofed.studies.kinds import kind_of
 
 DIGITS = 4
@@ -53,8 +54,8 @@ def _run_folders(folder: Path) -> Iterator[Path]:
     if not folder.is_dir():
         raise UserError("DIR", str(folder), "there is no such folder")
     found = [path for path in run_folders(folder) if RunFolder.open(path).played()]
-    if (folder / "compare.yaml").is_file():  # methods in the order they were asked for
-        methods = [str(name) for name in read_yaml(folder / "compare.yaml").get("methods", [])]
+    if ComparisonStudy.config(folder).is_file():  # methods in the order they were asked for
+        methods = ComparisonStudy.open(folder).methods
         found.sort(key=lambda path: _place(str(read_yaml(path / "config.yaml").get("method")), methods))
     if not found:
         raise UserError("DIR", str(folder), "it holds no run with a complete round")
