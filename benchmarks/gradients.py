@@ -24,8 +24,8 @@ from protofed.methods.base import Batch, Turn
 from protofed.methods.fedsc import FedSC
 from protofed.models.net import Net
 from protofed.runs.run import new_run
-from protofed.studies.comparison import SEEDS
 from protofed.studies.papers import find_target
+from protofed.studies.study import SEEDS
 
 SOFT = 0.5
 """A temperature ten times the paper's, for comparison: nothing is trained with it."""

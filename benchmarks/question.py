@@ -22,8 +22,8 @@ from protofed.models.mlp import Mlp
 from protofed.models.resnet import resnet10
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import progress
-from protofed.studies.comparison import SEEDS
 from protofed.studies.papers import find_target
+from protofed.studies.study import SEEDS
 from protofed.studies.workers import Task, play_all
 
 Method = tuple[str, Mapping[str, Any]]

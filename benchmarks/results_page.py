@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from protofed.report.plots import COLOURS
-from protofed.studies.comparison import SEEDS
 from protofed.studies.papers import MEAN, PaperCell, find_target, read_paper, target_names
-from protofed.studies.reproduction import ACCURACIES, number
+from protofed.studies.reproduced import ACCURACIES, number
+from protofed.studies.study import SEEDS
 
 DOCS = Path(__file__).parent.parent / "docs"
 TEMPLATE = "results.md.j2"

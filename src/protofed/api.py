@@ -11,15 +11,14 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment, Options
 from protofed.methods.base import Method
 from protofed.models import ModelSpec
-from protofed.report.plots import plotted
+from protofed.report.plots import plot
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
 from protofed.runs.result import Result
 from protofed.runs.run import new_run
-from protofed.runs.setup import prepare
-from protofed.studies import comparison, sweeps
-from protofed.studies.comparison import Comparison
-from protofed.studies.sweeps import Sweep
+from protofed.studies.comparison import Comparison, ComparisonStudy
+from protofed.studies.study import SEEDS
+from protofed.studies.sweeps import Sweep, SweepStudy
 
 __all__ = ["compare", "run", "sweep"]
 
@@ -85,7 +84,7 @@ def run(
 
 def compare(
     methods: Sequence[str],
-    seeds: int = comparison.SEEDS,
+    seeds: int = SEEDS,
     *,
     model: str = Experiment.model,
     jobs: int | None = None,
@@ -118,19 +117,15 @@ def compare(
         >>> [(row.method, row.score, len(row.accuracy[row.score].values)) for row in found.rows]
         [('fedavg', 'global/all/head', 2), ('fedproto', 'own/own/nearest', 2)]
     """
-    given = Experiment.from_mapping({**options, "model": model})
-    experiment = comparison.share_cores(given, len(methods) * seeds, jobs)
-    runs = comparison.plan(methods, seeds, experiment)
-    for first in runs[::seeds]:
-        prepare(first)  # wrong input must not leave a folder behind
-    folder = None if out is None else comparison.create_folder(Path(out), methods, seeds, jobs, experiment)
-    return comparison.compare(runs, folder, progress or Progress(), jobs)
+    folder = None if out is None else Path(out)
+    study = ComparisonStudy(methods, Experiment.from_mapping({**options, "model": model}), seeds, jobs).begin(folder)
+    return study.play(folder, progress or Progress())
 
 
 def sweep(
     grid: Mapping[str, Sequence[Any]],
     methods: Sequence[str] = (Experiment.method,),
-    seeds: int = comparison.SEEDS,
+    seeds: int = SEEDS,
     *,
     model: str = Experiment.model,
     score: str | None = None,
@@ -167,6 +162,11 @@ def sweep(
         >>> [(cell.method, cell.setting) for cell in found.cells]
         [('fedavg', {'lr': 0.01}), ('fedavg', {'lr': 0.1})]
     """
-    planned = sweeps.plan(grid, methods, seeds, jobs, score, Experiment.from_mapping({**options, "model": model}))
-    folder = None if out is None else sweeps.create_folder(Path(out), planned)
-    return plotted(sweeps.sweep(planned, folder, progress or Progress()))
+    folder = None if out is None else Path(out)
+    study = SweepStudy(methods, Experiment.from_mapping({**options, "model": model}), seeds, jobs, grid, score).begin(
+        folder
+    )
+    found = study.play(folder, progress or Progress())
+    if folder is not None:
+        plot(found, folder)
+    return found

@@ -13,7 +13,7 @@ from benchmarks import question
 from protofed.experiment import Experiment
 from protofed.models.layers import BatchNorm
 from protofed.runs.folder import RunFolder
-from protofed.studies.comparison import SEEDS
+from protofed.studies.study import SEEDS
 from protofed.studies.workers import Task
 from tests.support.made_rounds import a_round
 

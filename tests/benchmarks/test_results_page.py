@@ -13,7 +13,7 @@ import pytest
 from benchmarks import alone, curves, results_page, tables
 from benchmarks.results_page import DOCS, Page, render
 from protofed.studies.papers import find_target
-from protofed.studies.reproduction import Request, plan
+from protofed.studies.reproduction import ReproductionStudy
 
 
 def cell(method: str, paper: float | None, ours: float, **other: Any) -> dict[str, Any]:
@@ -159,8 +159,7 @@ def test_every_measured_table_can_be_planned(name: str) -> None:
     flags = dict(zip(words[::2], words[1::2], strict=True))
     only, methods = (flags.get(flag, "").split(",") if flag in flags else [] for flag in ("--only", "--methods"))
     machine = {"encoder": "some.safetensors", "eval_every": int(flags.get("--eval-every", 1))}
-    request = Request(target, flags.get("--variant"), only, methods, machine=machine)
-    assert plan(request).trials()
+    assert ReproductionStudy(target, flags.get("--variant"), only, methods, machine=machine).table.trials()
     made = DOCS / "results" / f"{name}.json"
     if made.exists():
         assert json.loads(made.read_text())["command"].startswith(f"protofed reproduce {target} ")

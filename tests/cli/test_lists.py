@@ -21,7 +21,7 @@ from typer.models import ArgumentInfo
 from protofed.cli import app
 from protofed.data import SPLITS, Dataset, Split
 from protofed.experiment import Experiment, Group, flag_of, options
-from protofed.studies.comparison import SEEDS
+from protofed.studies.study import SEEDS
 from protofed.studies.workers import ON_A_GPU
 from tests.support.command_line import succeed
 

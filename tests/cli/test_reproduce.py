@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from protofed.report.html import gather
-from protofed.studies.reproduction import Request
+from protofed.studies.reproduction import ReproductionStudy
 from tests.support.command_line import everything_in, invoke, succeed
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -63,7 +63,8 @@ def test_ours_is_the_mean_over_seeds_of_the_accuracy_that_is_compared(made: tupl
 def test_the_command_in_the_table_is_what_was_typed(made: tuple[Path, str]) -> None:
     words = "mp-fedcl/table6 --only mnist --methods fedavg,mp-fedcl --variant stand-in --seeds 2"
     assert table(made[0])["command"] == f"protofed reproduce {words}"
-    assert Request("fedsc/fig6", machine={"seed": 7}).command == "protofed reproduce fedsc/fig6 --seeds 3 --seed 7"
+    again = ReproductionStudy("fedsc/fig6", machine={"seed": 7}).again()
+    assert again == "protofed reproduce fedsc/fig6 --seeds 3 --seed 7"
 
 
 def test_the_report_says_what_runs_it_again(made: tuple[Path, str]) -> None:
@@ -113,10 +114,10 @@ def test_an_interrupted_table_goes_on_to_the_same_numbers(made: tuple[Path, str]
 
 def test_threads_stay_as_they_were_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = (*SMALL, "--seeds", "1", "--engine", "sequential", "--device", "cpu", "--jobs", "1", "--quiet")
-    monkeypatch.setattr("protofed.studies.comparison.cores", lambda: 1)
+    monkeypatch.setattr("protofed.studies.workers.cores", lambda: 1)
     succeed(tmp_path, *words, "--out", "table")
     shutil.rmtree(next((tmp_path / "table").glob("*-mp-fedcl")))
-    monkeypatch.setattr("protofed.studies.comparison.cores", lambda: 2)
+    monkeypatch.setattr("protofed.studies.workers.cores", lambda: 2)
     succeed(tmp_path, *words, "--out", "table")
     configs = list((tmp_path / "table").glob("*/seed0/config.yaml"))
     assert [config.read_text().count("threads: 1\n") for config in configs] == [1, 1]

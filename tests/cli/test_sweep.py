@@ -16,7 +16,7 @@ from PIL import Image
 
 from protofed.runs.progress import Lines, Progress, Standing
 from protofed.runs.result import Result
-from protofed.studies import sweeps, workers
+from protofed.studies import study, workers
 from protofed.studies.workers import Task
 from tests.support.command_line import Outcome, everything_in, invoke, result_of, succeed
 
@@ -146,7 +146,7 @@ def test_resume_may_play_another_number_of_runs_at_a_time(
         jobs.append(number)
         return workers.play_all(tasks, progress, 1)
 
-    monkeypatch.setattr(sweeps, "play_all", play_all)
+    monkeypatch.setattr(study, "play_all", play_all)
     for more in ((), ("--jobs", "3")):
         succeed(made[0].parent, "resume", made[0].name, "--quiet", *more)
     assert jobs == [1, 3]

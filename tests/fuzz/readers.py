@@ -63,7 +63,9 @@ from protofed.serving.add_class import read_held_out
 from protofed.serving.export import export
 from protofed.serving.input_images import read as read_images
 from protofed.serving.predictor import Predictor
-from protofed.studies import comparison, reproduction, sweeps
+from protofed.studies.comparison import ComparisonStudy, rows_of
+from protofed.studies.reproduction import ReproductionStudy
+from protofed.studies.sweeps import SweepStudy
 from protofed.studies.theory import examine
 from protofed.trust.screening import RefusedError, Schema, tensors_of
 
@@ -206,15 +208,19 @@ def _read_config(folder: Path) -> Experiment:
 
 def _make_plans(folder: Path) -> None:
     plain = Experiment(params={"k": 2})
-    (folder / "compare.yaml").write_text(comparison.config_text(["fedavg", "mp-fedcl"], 3, None, plain))
-    (folder / "sweep.yaml").write_text(comparison.config_text(["fedavg"], 3, 1, plain, grid={"k": [1, 2]}, score=None))
-    (folder / "reproduce.yaml").write_text(reproduction.Request("mp-fedcl/table6").to_yaml())
+    studies = (
+        *(ComparisonStudy(["fedavg", "mp-fedcl"], plain), SweepStudy(["fedavg"], plain, jobs=1, grid={"k": [1, 2]})),
+        ReproductionStudy("mp-fedcl/table6"),
+    )
+    for study in studies:
+        study.config(folder).write_text(study.to_yaml())
 
 
 def _read_plans(folder: Path) -> None:
-    Experiment.from_mapping(comparison.read_config(folder / "compare.yaml")[3])
-    Experiment.from_mapping(sweeps.read_config(folder / "sweep.yaml")[5])
-    reproduction.Request.read(folder).to_yaml()
+    for kind in (ComparisonStudy, SweepStudy, ReproductionStudy):
+        study = kind.open(folder)
+        study.to_yaml()
+        study.size()
 
 
 def _make_owner(folder: Path) -> None:
@@ -262,7 +268,7 @@ def _make_run(folder: Path) -> None:
 
 def _make_comparison(folder: Path) -> None:
     _make_run(folder / "mp-fedcl-seed0")
-    (folder / "compare.yaml").write_text(comparison.config_text(["mp-fedcl"], 2, None, Experiment()))
+    (folder / "compare.yaml").write_text(ComparisonStudy(["mp-fedcl"], seeds=2).to_yaml())
 
 
 def _make_cut_off(folder: Path) -> None:
@@ -284,7 +290,7 @@ def _read_report(folder: Path) -> None:
 def _read_result(folder: Path) -> None:
     result = Result.read(folder)
     list(table.console().render(table.result_table(result)))
-    comparison.rows_of([result])
+    rows_of([result])
     result.to_json()
 
 

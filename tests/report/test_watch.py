@@ -9,6 +9,7 @@ from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,11 @@ from protofed.report.terminal import console
 from protofed.report.watch import curve, look, server, table
 from protofed.runs.folder import RunFolder
 from protofed.server.round import Round
-from protofed.studies import comparison
+from protofed.studies.choose_k import ChoiceStudy
+from protofed.studies.comparison import ComparisonStudy
+from protofed.studies.reproduction import ReproductionStudy
+from protofed.studies.study import Study
+from protofed.studies.sweeps import SweepStudy
 from tests.support.made_rounds import a_round
 
 EXPERIMENT = Experiment(method="fedproto", rounds=4)
@@ -36,6 +41,13 @@ def begin(path: Path, experiment: Experiment = EXPERIMENT, rounds: int = 2) -> R
     for number in range(1, rounds + 1):
         folder.append_round(line(number, **{"own/own/head": 40.0 + number, "own/own/nearest": 50.0 + number}))
     return folder
+
+
+def ask(path: Path, study: Study[Any]) -> Path:
+    """The folder of a study, none of whose runs has begun."""
+    path.mkdir()
+    study.config(path).write_text(study.to_yaml())
+    return path
 
 
 def text_of(path: Path) -> str:
@@ -74,8 +86,8 @@ def test_a_run_before_its_first_round(tmp_path: Path) -> None:
     assert "0/4" in text_of(tmp_path / "run")
 
 
-def test_a_comparison_ends_with_its_last_run(tmp_path: Path) -> None:
-    folder = comparison.create_folder(tmp_path / "both", ["local", "fedavg"], 1, 1, EXPERIMENT)
+def test_a_comparison_ends_with_its_table(tmp_path: Path) -> None:
+    folder = ask(tmp_path / "both", ComparisonStudy(["local", "fedavg"], EXPERIMENT, 1))
     first = begin(folder / "local-seed0", replace(EXPERIMENT, method="local"))
     first.result.write_text("{}")
     (folder / ".fedavg-seed0.draft-1").mkdir()
@@ -84,35 +96,47 @@ def test_a_comparison_ends_with_its_last_run(tmp_path: Path) -> None:
     assert ([run.name for run in view.runs], view.waiting, view.ended) == (["local-seed0"], 1, False)
     assert "1 runs have not begun" in text_of(folder)
     begin(folder / "fedavg-seed0").result.write_text("{}")
-    assert (look(folder).waiting, look(folder).ended) == (0, True)
+    assert (look(folder).waiting, look(folder).ended) == (0, False)
+    (folder / "compare.json").write_text("{}")
+    assert look(folder).ended
 
 
 def test_a_comparison_of_a_single_run_that_has_not_begun(tmp_path: Path) -> None:
-    comparison.create_folder(tmp_path / "one", ["local"], 1, 1, EXPERIMENT)
-    assert "1 runs have not begun" in text_of(tmp_path / "one")
+    assert "1 runs have not begun" in text_of(ask(tmp_path / "one", ComparisonStudy(["local"], EXPERIMENT, 1)))
+
+
+MINE = "elsewhere/mine.py:Mine"
 
 
 @pytest.mark.parametrize(
-    ("begun", "ended"),
-    [("sweep.yaml", "sweep.json"), ("choose-k.yaml", "choose-k.json"), ("reproduce.yaml", "table.json")],
+    ("study", "waiting"),
+    [
+        (SweepStudy(["local", "mp-fedcl"], EXPERIMENT, 2, grid={"alpha": [0.1, 1], "k": [1, 2, 3]}), 2 * (2 + 6) - 1),
+        (SweepStudy([MINE], EXPERIMENT, 2, grid={"alpha": [0.1, 1]}), 3),
+        (SweepStudy([MINE], EXPERIMENT, 2, grid={"k": [1, 2]}), 0),  # only its code knows whether it has a k
+        (ComparisonStudy([MINE, "local"], EXPERIMENT, 2), 3),
+        (ChoiceStudy.up_to(4, replace(EXPERIMENT, method="mp-fedcl", val_fraction=0.2), 3), 11),
+        (ReproductionStudy("mp-fedcl/table6", "stand-in", ["mnist"], ["fedavg", "mp-fedcl"], 2), 3),
+        (ReproductionStudy("mp-fedcl/table6", None, ["mnist"], ["fedavg"]), 0),  # its data is not here
+    ],
 )
-def test_several_runs_end_with_their_table(tmp_path: Path, begun: str, ended: str) -> None:
-    (tmp_path / begun).touch()
-    run = begin(tmp_path / "alpha=1/local-seed0")
-    assert "alpha=1/local-seed0" in text_of(tmp_path)
+def test_a_study_ends_with_its_table(tmp_path: Path, study: Study[Any], waiting: int) -> None:
+    folder = ask(tmp_path / "several", study)
+    run = begin(folder / "alpha=1/local-seed0")
+    assert "alpha=1/local-seed0" in text_of(folder)
     run.result.write_text("{}")
-    assert not look(tmp_path).ended
-    (tmp_path / ended).write_text("{}")
-    assert look(tmp_path).ended
+    assert (look(folder).waiting, look(folder).ended) == (waiting, False)
+    (folder / study.end).write_text("{}")
+    assert look(folder).ended == (waiting == 0)
 
 
 def test_of_many_runs_those_that_go_on_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "MOST", 1)
-    (tmp_path / "sweep.yaml").touch()
-    begin(tmp_path / "first").result.write_text("{}")
-    begin(tmp_path / "second")
-    shown = text_of(tmp_path)
-    assert "1 runs have ended" in shown
+    folder = ask(tmp_path / "sweep", SweepStudy(["local"], EXPERIMENT, 1, grid={"alpha": [0.1, 1, 2]}))
+    begin(folder / "first").result.write_text("{}")
+    begin(folder / "second")
+    shown = text_of(folder)
+    assert "1 runs have ended, 1 runs have not begun" in shown
     assert "second" in shown
     assert "first" not in shown
 
@@ -157,7 +181,7 @@ def served(path: Path) -> Iterator[HTTPConnection]:
             thread.join()
 
 
-def ask(connection: HTTPConnection, path: str, **headers: str) -> tuple[int, str, dict[str, str]]:
+def get(connection: HTTPConnection, path: str, **headers: str) -> tuple[int, str, dict[str, str]]:
     connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
     return answer.status, answer.read().decode(), dict(answer.getheaders())
@@ -167,23 +191,23 @@ def test_the_page_follows_the_run(tmp_path: Path) -> None:
     folder = begin(tmp_path / "<img src=x onerror=alert(1)>")
     with served(folder.path) as connection:
         assert connection.host == "127.0.0.1"
-        status, page, headers = ask(connection, "/")
+        status, page, headers = get(connection, "/")
         assert status == 200
         assert headers["Content-Security-Policy"].startswith("default-src 'self'")
         assert "<img" not in page  # names come as JSON, and the page sets them as text
         assert "innerHTML" not in page
         assert page.count("http") == page.count("http://www.w3.org/2000/svg") == 1  # a name, not an address
-        assert json.loads(ask(connection, "/state.json")[1])["runs"][0]["done"] == 2
+        assert json.loads(get(connection, "/state.json")[1])["runs"][0]["done"] == 2
         folder.append_round(line(3, **{"own/own/head": 1.0, "own/own/nearest": 1.0}))
-        view = json.loads(ask(connection, "/state.json")[1])
+        view = json.loads(get(connection, "/state.json")[1])
         assert (view["runs"][0]["done"], view["runs"][0]["name"]) == (3, folder.path.name)
 
 
 def test_the_page_gives_nothing_else_and_to_nobody_else(tmp_path: Path) -> None:
     with served(begin(tmp_path / "run").path) as connection:
-        assert ask(connection, "/config.yaml")[0] == 404
-        assert ask(connection, "/../run/config.yaml")[0] == 404
-        assert ask(connection, "/state.json", Host="elsewhere.example")[0] == 403
+        assert get(connection, "/config.yaml")[0] == 404
+        assert get(connection, "/../run/config.yaml")[0] == 404
+        assert get(connection, "/state.json", Host="elsewhere.example")[0] == 403
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:

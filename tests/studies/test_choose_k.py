@@ -19,6 +19,7 @@ from protofed.runs.result import Result
 from protofed.runs.run import new_run
 from protofed.studies.choose_k import Candidate, Choice, _silhouette, best_of, certainty, silhouettes
 from protofed.studies.comparison import Spread
+from protofed.studies.sweeps import Sweep
 
 
 def test_the_lead_is_paired_over_seeds() -> None:
@@ -54,7 +55,7 @@ def choice(silhouette_k: int | None) -> Choice:
     """The second of three."""
     spread = Spread.of([1.0, 2.0])
     candidates = [Candidate(1, spread, None), Candidate(2, spread, spread), Candidate(3, spread, spread)]
-    return Choice("mp-fedcl", "digits", 2, 1, spread, "clear", silhouette_k, candidates)
+    return Choice("mp-fedcl", "digits", 2, 1, spread, "clear", silhouette_k, candidates, Sweep({}, None, [], []))
 
 
 @pytest.mark.parametrize(

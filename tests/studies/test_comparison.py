@@ -8,8 +8,9 @@ import pytest
 
 from protofed.errors import UserError
 from protofed.experiment import Experiment
-from protofed.studies import comparison, workers
-from protofed.studies.comparison import Comparison, MethodRow, Spread, plan, share_cores
+from protofed.studies import workers
+from protofed.studies.comparison import Comparison, ComparisonStudy, MethodRow, Spread
+from protofed.studies.workers import share_cores
 
 
 def test_a_spread_is_the_mean_and_the_sample_deviation() -> None:
@@ -18,6 +19,11 @@ def test_a_spread_is_the_mean_and_the_sample_deviation() -> None:
     assert spread.std == pytest.approx(13**0.5)
     assert spread.values == [2.0, 4.0, 9.0]
     assert Spread.of([7.0]) == Spread(7.0, 0.0, [7.0])
+
+
+def plan(methods: list[str], seeds: int, experiment: Experiment) -> list[Experiment]:
+    """The runs of a comparison."""
+    return [run for _, run in ComparisonStudy(methods, experiment, seeds).runs]
 
 
 def test_the_plan_is_methods_times_seeds_from_the_first_seed_on() -> None:
@@ -72,8 +78,7 @@ def test_planning_leaves_the_experiment_as_it_was() -> None:
 def test_runs_at_the_same_time_share_the_cores(
     monkeypatch: pytest.MonkeyPatch, given: int | None, runs: int, jobs: int | None, threads: int
 ) -> None:
-    for room in (comparison, workers):
-        monkeypatch.setattr(room, "cores", lambda: 8)
+    monkeypatch.setattr(workers, "cores", lambda: 8)
     experiment = Experiment(device="cpu", threads=given)
     shared = share_cores(experiment, runs, jobs)
     assert shared == replace(experiment, threads=threads)

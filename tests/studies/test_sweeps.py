@@ -13,12 +13,12 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.report.plots import is_wide, lines_of, places_of
 from protofed.studies.comparison import MethodRow, Spread
-from protofed.studies.sweeps import Plan, Sweep, SweepCell, plan
+from protofed.studies.sweeps import Sweep, SweepCell, SweepStudy
 
 
-def planned(grid: dict[str, Sequence[Any]], *methods: str, seeds: int = 1, **options: Any) -> Plan:
-    """A plan with one job."""
-    return plan(grid, methods or ["mp-fedcl"], seeds, 1, None, Experiment(**options))
+def planned(grid: dict[str, Sequence[Any]], *methods: str, seeds: int = 1, **options: Any) -> SweepStudy:
+    """A sweep with one job."""
+    return SweepStudy(methods or ["mp-fedcl"], Experiment(**options), seeds, 1, grid)
 
 
 def test_every_combination_method_and_seed_is_a_run() -> None:
@@ -61,9 +61,9 @@ def test_every_run_has_a_folder_of_its_own_inside_the_sweeps() -> None:
 
 
 def test_threads_are_shared_unless_they_are_swept() -> None:
-    (_, run), *_ = planned({"k": [1, 2]}).runs
+    (_, run), *_ = planned({"k": [1, 2]}).with_threads().runs
     assert run.threads is not None
-    assert [run.threads for _, run in planned({"threads": [1, 2]}, threads=7).runs] == [1, 2]
+    assert [run.threads for _, run in planned({"threads": [1, 2]}, threads=7).with_threads().runs] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -92,18 +92,18 @@ def test_threads_are_shared_unless_they_are_swept() -> None:
 )
 def test_what_cannot_be_swept_is_an_error(grid: dict[str, Any], methods: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        plan(grid, methods, 1, 1, None, Experiment())
+        assert SweepStudy(methods, Experiment(), 1, 1, grid).runs
 
 
 def test_what_is_varied_is_not_set_too() -> None:
     with pytest.raises(UserError, match=r"--set: 'k' .*it is varied"):
-        planned({"k": [1, 2]}, params={"k": 9})
+        assert planned({"k": [1, 2]}, params={"k": 9}).runs
 
 
 @pytest.mark.parametrize("score", ["accuracy", "own/all", "own/all/nearest/x", "mine/all/head"])
 def test_a_score_is_a_model_a_test_and_a_rule(score: str) -> None:
     with pytest.raises(UserError, match=r"--score: .*own/all/nearest"):
-        plan({"k": [1]}, ["mp-fedcl"], 1, 1, score, Experiment())
+        SweepStudy(["mp-fedcl"], Experiment(), 1, 1, {"k": [1]}, score)
 
 
 def cell(method: str, score: str, mean: float, **setting: Any) -> SweepCell:

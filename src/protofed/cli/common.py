@@ -25,10 +25,7 @@ if TYPE_CHECKING:
     import click
 
     from protofed.runs.result import Result
-    from protofed.studies.choose_k import Choice
-    from protofed.studies.comparison import Comparison
-    from protofed.studies.reproduction import Reproduction
-    from protofed.studies.sweeps import Sweep
+    from protofed.studies.study import Finding
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -229,16 +226,13 @@ def speaks() -> bool:
 
 
 def finish(
-    play: Callable[[], Result | Comparison | Sweep | Choice | Reproduction],
-    shown: Any,
-    folder: Path,
-    as_json: bool,
-    again: str | None = None,
+    play: Callable[[], Result | Finding], shown: Any, folder: Path, as_json: bool, again: str | None = None
 ) -> None:
     """Play, then show; Ctrl-C, the end of another process or of the GPU's memory says how to go on."""
     from torch import OutOfMemoryError
 
     from protofed.runs.run import Interrupted
+    from protofed.studies.kinds import kind_of
     from protofed.studies.workers import WorkerDied
 
     try:
@@ -250,40 +244,30 @@ def finish(
         raise typer.Exit(1 if isinstance(stop, WorkerDied | LostError | OutOfMemoryError) else 130) from None
     finally:
         shown.end()
-    if (folder / "compare.yaml").is_file() or (folder / "reproduce.yaml").is_file():
+    if (kind := kind_of(folder)) and kind.reported:
         from protofed.report.html import gather, write_report
 
         write_report(gather([folder]), folder / "report.html")
     show(outcome, folder, as_json)
 
 
-def show(outcome: Result | Comparison | Sweep | Choice | Reproduction, folder: Path, as_json: bool) -> None:
-    from protofed.report import terminal as table
+def show(outcome: Result | Finding, folder: Path, as_json: bool) -> None:
+    """What came out of a run or of a study, and where it is."""
+    from protofed.report.outcome_tables import outcome_table
+    from protofed.report.terminal import console, drift_table, result_table
     from protofed.runs.result import Result
-    from protofed.studies.choose_k import Choice
-    from protofed.studies.comparison import Comparison
-    from protofed.studies.sweeps import Sweep
 
     if as_json:
         print(outcome.to_json(), end="")
-        return
-    console = table.console()
-    if isinstance(outcome, Result):
-        console.print(table.result_table(outcome))
+    elif isinstance(outcome, Result):
+        console().print(result_table(outcome))
         if outcome.drift:
-            console.print(table.drift_table(outcome.drift))
+            console().print(drift_table(outcome.drift))
         print(f"run folder: {folder}")
-        return
-    if isinstance(outcome, Comparison):
-        console.print(table.comparison_table(outcome))
-    elif isinstance(outcome, Sweep):
-        console.print(table.sweep_table(outcome))
-    elif isinstance(outcome, Choice):
-        console.print(table.choice_table(outcome))
     else:
-        console.print(table.reproduction_table(outcome))
-    for note in outcome.notes():
-        print(f"note: {note}")
-    print(f"runs: {folder}")
-    if (folder / "report.html").is_file():
-        print(f"report: {folder / 'report.html'}")
+        console().print(outcome_table(outcome))
+        for note in outcome.notes():
+            print(f"note: {note}")
+        print(f"runs: {folder}")
+        if (folder / "report.html").is_file():
+            print(f"report: {folder / 'report.html'}")

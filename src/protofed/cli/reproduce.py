@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,11 +17,11 @@ from protofed.cli.common import (
     Seeds,
     command,
     experiment_flags,
-    finish,
     method_names,
     refuse_several,
     whole,
 )
+from protofed.cli.studies import play_study
 from protofed.errors import UserError, unknown
 from protofed.experiment import PATHS, options
 
@@ -59,15 +58,16 @@ def reproduce_command(
 ) -> None:
     """Run a paper's table or figure, ours beside theirs."""
     from protofed.runs.folder import fresh_path
-    from protofed.studies import reproduction
-    from protofed.studies.comparison import SEEDS
+    from protofed.studies.reproduction import ReproductionStudy
+    from protofed.studies.study import SEEDS
 
     if list_:
         _list(target, variant, flags, as_json)
         return
     if target is None:
         raise UserError("TABLE", None, "name one; `protofed reproduce --list` shows them")
-    request = reproduction.Request(
+    refuse_several()
+    study = ReproductionStudy(
         target,
         variant,
         [term.strip() for term in only.split(",")] if only else [],
@@ -76,22 +76,8 @@ def reproduce_command(
         whole("--jobs", jobs, None),
         {name: str(Path(value).resolve()) if name in PATHS else value for name, value in flags.items()},
     )
-    path = out or fresh_path(f"reproduce-{target.replace('/', '-')}")
-    resume_reproduction(reproduction.create_folder(path, request), jobs, quiet, as_json)
-
-
-def resume_reproduction(folder: Path, jobs: str | None, quiet: bool, as_json: bool) -> None:
-    """Play what a folder's request asks for and it does not hold yet."""
-    from protofed.runs.progress import progress
-    from protofed.studies import reproduction
-
-    refuse_several()
-    request = reproduction.Request.read(folder)
-    target = reproduction.plan(request)
-    tasks = reproduction.tasks_of(target, request, folder)  # with the threads that were planned
-    request = dataclasses.replace(request, jobs=whole("--jobs", jobs, request.jobs))
-    shown = progress(quiet, sum(map(len, tasks.values())))
-    finish(lambda: reproduction.reproduce(target, request, tasks, folder, shown), shown, folder, as_json)
+    folder = out or fresh_path(f"reproduce-{target.replace('/', '-')}")
+    play_study(study.begin(folder), folder, jobs, quiet, as_json)
 
 
 def _list(target: str | None, variant: str | None, machine: Mapping[str, Any], as_json: bool) -> None:
@@ -101,7 +87,8 @@ def _list(target: str | None, variant: str | None, machine: Mapping[str, Any], a
 
     from protofed.report.terminal import console
     from protofed.studies.papers import find_target, target_names
-    from protofed.studies.reproduction import absent_data, obstacle, obstacles
+    from protofed.studies.reproduced import obstacle
+    from protofed.studies.reproduction import absent_data, obstacles
 
     names = [name for name in target_names() if target is None or f"{name}/".startswith(f"{target}/")]
     if not names:

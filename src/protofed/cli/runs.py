@@ -33,6 +33,7 @@ from protofed.cli.common import (
     whole,
 )
 from protofed.cli.deploy import simulate_command
+from protofed.cli.studies import play_study, study_from
 from protofed.errors import UserError
 from protofed.experiment import Experiment, options
 from protofed.internal.yaml_files import read_yaml
@@ -108,25 +109,17 @@ def compare_command(
     """Compare several methods over several seeds in one table."""
     from protofed.runs import loggers
     from protofed.runs.folder import fresh_path
-    from protofed.runs.progress import progress
-    from protofed.runs.setup import prepare
-    from protofed.studies import comparison
+    from protofed.studies.comparison import ComparisonStudy
 
     refuse_several()
-    names, number, processes, base = comparison.read_config(config) if config else ([], comparison.SEEDS, None, {})
-    names = method_names(method) or names
-    number = whole("--seeds", seeds, number)
-    processes = whole("--jobs", jobs, processes)
-    experiment = comparison.share_cores(experiment_from(base, flags, set_), len(names) * number, processes)
-    runs = comparison.plan(names, number, experiment)
+    asked = {"methods": method_names(method) or None, "seeds": whole("--seeds", seeds, None)}
+    asked |= {"jobs": whole("--jobs", jobs, None)}
+    study = study_from(ComparisonStudy, config, flags, set_, **asked)
     loggers.need(log)
     refuse_existing(out)
-    for first in runs[::number]:
-        prepare(first)  # wrong input must not leave a folder behind
-    path = out or fresh_path(f"compare-{experiment.dataset}")
-    folder = comparison.create_folder(path, names, number, processes, experiment)
-    shown = loggers.logged(progress(quiet, len(runs)), log, folder, experiment)
-    finish(lambda: comparison.compare(runs, folder, shown, processes), shown, folder, as_json)
+    folder = out or fresh_path(f"compare-{study.experiment.dataset}")
+    begun = study.begin(folder)
+    play_study(begun, folder, jobs, quiet, as_json, lambda shown: loggers.logged(shown, log, folder, begun.experiment))
 
 
 @command("resume", "resume runs/fedproto-digits-seed0")
@@ -141,28 +134,17 @@ def resume_command(
     as_json: Json = False,
 ) -> None:
     """Continue what was begun, from its last checkpoint."""
-    from protofed.cli.reproduce import resume_reproduction  # here, so that commands keep their order
-    from protofed.cli.sweep import resume_choice, resume_sweep
     from protofed.engines.distributed import join
     from protofed.runs.folder import RunFolder
     from protofed.runs.progress import progress
     from protofed.runs.result import Result
     from protofed.runs.run import new_run
-    from protofed.studies import comparison
+    from protofed.studies.kinds import kind_of
 
-    if (folder / "compare.yaml").is_file():
+    if kind := kind_of(folder):
         refuse_several()
-        names, number, processes, base = comparison.read_config(folder / "compare.yaml")
-        processes = whole("--jobs", jobs, processes)
-        runs = comparison.plan(names, number, Experiment.from_mapping(base))
-        shown = progress(quiet, len(runs))
-        finish(lambda: comparison.compare(runs, folder, shown, processes), shown, folder, as_json)
+        play_study(kind.open(folder), folder, jobs, quiet, as_json)
         return
-    others = {"sweep": resume_sweep, "choose-k": resume_choice, "reproduce": resume_reproduction}
-    for name, resume in others.items():
-        if (folder / f"{name}.yaml").is_file():
-            resume(folder, jobs, quiet, as_json)
-            return
     opened = RunFolder.open(folder)
     if jobs is not None:
         raise UserError("--jobs", jobs, "a single run has no others beside it")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 import yaml
@@ -22,18 +20,14 @@ from protofed.cli.common import (
     command,
     experiment_flags,
     experiment_from,
-    finish,
     method_names,
     refuse_existing,
     refuse_several,
     whole,
 )
+from protofed.cli.studies import play_study, study_from
 from protofed.errors import UserError
-from protofed.experiment import Experiment
 from protofed.internal.yaml_files import parse_yaml, read_yaml
-
-if TYPE_CHECKING:
-    from protofed.studies.sweeps import Plan
 
 GridFlags = Annotated[
     list[str] | None,
@@ -69,39 +63,16 @@ def sweep_command(
     as_json: Json = False,
 ) -> None:
     """Vary options or methods' parameters over a grid."""
-    from protofed.report.plots import plotted
     from protofed.runs.folder import fresh_path
-    from protofed.runs.progress import progress
-    from protofed.studies import comparison, sweeps
+    from protofed.studies.sweeps import SweepStudy
 
     refuse_several()
-    nothing: Any = ({}, [], comparison.SEEDS, None, None, {})
-    swept, names, number, processes, shown_score, base = sweeps.read_config(config) if config else nothing
-    planned = sweeps.plan(
-        _grid(grid) if grid else swept,
-        method_names(method) or names or [Experiment.method],
-        whole("--seeds", seeds, number),
-        whole("--jobs", jobs, processes),
-        score or shown_score,
-        experiment_from(base, flags, set_),
-    )
+    asked: dict[str, Any] = {"grid": _grid(grid) if grid else None, "methods": method_names(method) or None}
+    asked |= {"seeds": whole("--seeds", seeds, None), "jobs": whole("--jobs", jobs, None), "score": score}
+    study = study_from(SweepStudy, config, flags, set_, **asked)
     refuse_existing(out)
-    path = out or fresh_path(f"sweep-{'-'.join(planned.grid)}-{planned.experiment.dataset}")
-    folder = sweeps.create_folder(path, planned)
-    shown = progress(quiet, len(planned.runs))
-    finish(lambda: plotted(sweeps.sweep(planned, folder, shown)), shown, folder, as_json)
-
-
-def resume_sweep(folder: Path, jobs: str | None, quiet: bool, as_json: bool) -> None:
-    """Go on with a sweep."""
-    from protofed.report.plots import plotted
-    from protofed.runs.progress import progress
-    from protofed.studies import sweeps
-
-    refuse_several()
-    planned = _with_jobs(sweeps.open_folder(folder), jobs)
-    shown = progress(quiet, len(planned.runs))
-    finish(lambda: plotted(sweeps.sweep(planned, folder, shown)), shown, folder, as_json)
+    folder = out or fresh_path(f"sweep-{'-'.join(study.grid)}-{study.experiment.dataset}")
+    play_study(study.begin(folder), folder, jobs, quiet, as_json)
 
 
 @command("choose-k", "choose-k --method mp-fedcl --max-k 4 --seeds 2")
@@ -118,40 +89,20 @@ def choose_k_command(
     as_json: Json = False,
 ) -> None:
     """Choose K, the number of prototypes a class."""
-    from protofed.report.plots import plotted
     from protofed.runs.folder import fresh_path
-    from protofed.runs.progress import progress
-    from protofed.studies import choose_k, comparison, sweeps
+    from protofed.studies.choose_k import ChoiceStudy
+    from protofed.studies.study import SEEDS
 
     refuse_several()
-    planned = choose_k.plan(
+    study = ChoiceStudy.up_to(
         whole("--max-k", max_k, 0),
-        whole("--seeds", seeds, comparison.SEEDS),
-        whole("--jobs", jobs, None),
         experiment_from({"val_fraction": HELD_OUT} | (read_yaml(config) if config else {}), flags, set_),
+        whole("--seeds", seeds, SEEDS),
+        whole("--jobs", jobs, None),
     )
     refuse_existing(out)
-    path = out or fresh_path(f"choose-k-{planned.experiment.dataset}")
-    folder = sweeps.create_folder(path, planned, choose_k.CONFIG)
-    shown = progress(quiet, len(planned.runs))
-    finish(lambda: choose_k.choose(plotted(sweeps.sweep(planned, folder, shown)), folder), shown, folder, as_json)
-
-
-def resume_choice(folder: Path, jobs: str | None, quiet: bool, as_json: bool) -> None:
-    """Go on with choosing K."""
-    from protofed.report.plots import plotted
-    from protofed.runs.progress import progress
-    from protofed.studies import choose_k, sweeps
-
-    refuse_several()
-    planned = _with_jobs(sweeps.open_folder(folder, choose_k.CONFIG), jobs)
-    shown = progress(quiet, len(planned.runs))
-    finish(lambda: choose_k.choose(plotted(sweeps.sweep(planned, folder, shown)), folder), shown, folder, as_json)
-
-
-def _with_jobs(planned: Plan, jobs: str | None) -> Plan:
-    """As planned, threads included, but so many runs at a time."""
-    return dataclasses.replace(planned, jobs=whole("--jobs", jobs, planned.jobs))
+    folder = out or fresh_path(f"choose-k-{study.experiment.dataset}")
+    play_study(study.begin(folder), folder, jobs, quiet, as_json)
 
 
 def _grid(pairs: list[str]) -> dict[str, list[Any]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import singledispatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from protofed.internal.atomic_files import write_file
-
-if TYPE_CHECKING:
-    from protofed.studies.sweeps import Sweep, SweepCell
+from protofed.studies.choose_k import Choice
+from protofed.studies.sweeps import Sweep, SweepCell
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's, which the colour-blind can tell apart; markers and dashes differ too."""
@@ -17,8 +17,14 @@ MARKERS = "osD^vPX"
 DASHES = ("-", "--", ":", "-.")
 
 
-def sweep_plot(sweep: Sweep, path: Path) -> None:
-    """Write a PNG: the score over the first swept name, a line for each method and setting of the other names."""
+@singledispatch
+def plot(outcome: object, folder: Path) -> None:
+    """Write the plot of a study's outcome into its folder; most have none."""
+
+
+@plot.register
+def sweep_plot(sweep: Sweep, folder: Path) -> None:
+    """Write sweep.png: the score over the first swept name, a line for each method and setting of the other names."""
     from matplotlib.figure import Figure
 
     first, *_ = sweep.grid
@@ -52,14 +58,13 @@ def sweep_plot(sweep: Sweep, path: Path) -> None:
     axes.grid(alpha=0.3)
     if lines:
         axes.legend(fontsize=8, title=sweep.score)
-    write_file(path, lambda draft: figure.savefig(draft, dpi=120, format="png"))
+    write_file(folder / "sweep.png", lambda draft: figure.savefig(draft, dpi=120, format="png"))
 
 
-def plotted(sweep: Sweep) -> Sweep:
-    """The same sweep, whose folder, if it has one, now has its plot."""
-    if sweep.folder is not None:
-        sweep_plot(sweep, Path(sweep.folder) / "sweep.png")
-    return sweep
+@plot.register
+def choice_plot(choice: Choice, folder: Path) -> None:
+    """Write the plot of the sweep over K."""
+    sweep_plot(choice.sweep, folder)
 
 
 def lines_of(sweep: Sweep) -> dict[str, list[SweepCell]]:

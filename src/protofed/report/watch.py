@@ -15,9 +15,9 @@ from rich.table import Table
 
 from protofed.errors import UserError
 from protofed.methods import METHODS, method_class
-from protofed.runs.folder import SEVERAL, RunFolder, run_folders
+from protofed.runs.folder import RunFolder, run_folders
 from protofed.runs.progress import seconds_left
-from protofed.studies import comparison
+from protofed.studies.kinds import KINDS, kind_of
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 8
@@ -48,11 +48,11 @@ class Watched:
 
 @dataclass(frozen=True)
 class View:
-    """How far a run or a comparison is."""
+    """How far a run or a study is."""
 
     title: str
     runs: list[Watched]
-    waiting: int  # runs of a comparison that have not begun
+    waiting: int  # runs of a study that have not begun, as far as that is known
     ended: bool
 
     def to_json(self) -> str:
@@ -61,22 +61,18 @@ class View:
 
 
 def look(folder: Path) -> View:
-    """The folder of a run, or of several, as it is now."""
+    """The folder of a run, or of a study, as it is now; a study ends with its table."""
     if (folder / "config.yaml").is_file():
         run = _run(folder, folder.resolve().name)
         return View(str(folder), [run], 0, run.ended)
-    outcome = next((folder / end for begin, end in SEVERAL.items() if (folder / begin).is_file()), None)
-    if outcome is None:
-        why = f"it is not the folder of runs: it has none of config.yaml, {', '.join(SEVERAL)}"
-        raise UserError("DIR", str(folder), why)
+    kind = kind_of(folder)
+    if kind is None:
+        names = ", ".join(known.config(folder).name for known in KINDS)
+        raise UserError("DIR", str(folder), f"it is not the folder of runs: it has none of config.yaml, {names}")
     runs = [_run(path, str(path.relative_to(folder))) for path in run_folders(folder)]
-    waiting = 0  # how many others have planned would take a user's code to say: those end with their table
-    if (folder / "compare.yaml").is_file():
-        methods, seeds, _, _ = comparison.read_config(folder / "compare.yaml")
-        waiting = max(0, len(methods) * seeds - len(runs))
-    elif not outcome.is_file():
-        return View(str(folder), runs, waiting, ended=False)
-    return View(str(folder), runs, waiting, not waiting and all(run.ended for run in runs))
+    waiting = max(0, (kind.open(folder).size() or 0) - len(runs))
+    ended = (folder / kind.end).is_file() and not waiting and all(run.ended for run in runs)
+    return View(str(folder), runs, waiting, ended)
 
 
 def _run(path: Path, name: str) -> Watched:

@@ -20,14 +20,6 @@ from protofed.server.round import Round
 if TYPE_CHECKING:
     from protofed.runs.checkpoint import Checkpoint
 
-SEVERAL = {
-    "compare.yaml": "compare.json",
-    "reproduce.yaml": "table.json",
-    "sweep.yaml": "sweep.json",
-    "choose-k.yaml": "choose-k.json",
-}
-"""What the folder of several runs begins and ends with."""
-
 
 class RunFolder:
     """Reads and writes one run."""

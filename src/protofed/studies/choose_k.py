@@ -8,29 +8,30 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from protofed.errors import UserError
 from protofed.experiment import Experiment
-from protofed.internal.atomic_files import write_text
 from protofed.methods import method_class, method_names, parameters
 from protofed.prototypes import kmeans
 from protofed.randomness import key
 from protofed.runs.folder import RunFolder
 from protofed.runs.result import Result
 from protofed.runs.run import new_run
-from protofed.studies import sweeps
 from protofed.studies.comparison import Spread
+from protofed.studies.grid import GridStudy
+from protofed.studies.study import SEEDS
+from protofed.studies.sweeps import Sweep, swept
 
 SCORE = "own/val/nearest"
-CONFIG = "choose-k.yaml"
 
 STRUCTURE = 0.25
 """Up to this mean silhouette there is no substantial structure (Kaufman and Rousseeuw, 1990)."""
@@ -59,6 +60,7 @@ class Choice:
     certainty: Certainty
     silhouette_k: int | None  # none if no class is large enough
     candidates: list[Candidate]
+    sweep: Sweep = field(repr=False)  # over K
 
     def notes(self) -> list[str]:
         """The choice in words: a sentence for each criterion, and a warning."""
@@ -79,41 +81,59 @@ class Choice:
 
     def to_json(self) -> str:
         """The text of choose-k.json."""
-        agree = self.silhouette_k == self.k
-        return json.dumps({**dataclasses.asdict(self), "agree": agree, "notes": self.notes()}, indent=2) + "\n"
+        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self) if item.name != "sweep"}
+        values |= {"agree": self.silhouette_k == self.k, "notes": self.notes()}
+        return json.dumps(values, indent=2, default=dataclasses.asdict) + "\n"
+
+    def files(self) -> dict[str, str]:
+        """What is written into its folder: the files of a sweep, and one more."""
+        return {**self.sweep.files(), "choose-k.json": self.to_json()}
 
 
-def plan(largest: int, seeds: int, jobs: int | None, experiment: Experiment) -> sweeps.Plan:
-    """Runs with K = 1 … largest that hold data out for validation."""
-    if largest < 2:
-        raise UserError("--max-k", largest, "it must be 2 or more")
-    if not _clusters(experiment.method):
-        fitting = ", ".join(name for name in method_names() if _clusters(name))
-        raise UserError("--method", experiment.method, f"it must make prototypes with a parameter k, as {fitting} does")
-    if experiment.val_fraction == 0:
-        raise UserError("--val-fraction", 0.0, "K is chosen on training data that is held out")
-    return sweeps.plan({"k": range(1, largest + 1)}, [experiment.method], seeds, jobs, SCORE, experiment)
+@dataclass(frozen=True)
+class ChoiceStudy(GridStudy[Choice]):
+    """A sweep over K that holds data out for validation, and a further step."""
 
+    command: ClassVar = "choose-k"
+    end: ClassVar = "choose-k.json"
 
-def choose(sweep: sweeps.Sweep, folder: Path) -> Choice:
-    """Which K it should be, by the accuracies of a sweep over K and by the features of its runs with K = 1."""
-    accuracy = {cell.setting["k"]: cell.row.accuracy[SCORE] for cell in sweep.cells}
-    single = [run for run in sweep.results if run.params["k"] == 1]
-    found = [silhouettes(run, max(accuracy)) for run in single]
-    silhouette = {k: Spread.of([of[k] for of in found if k in of]) for k in accuracy if any(k in of for of in found)}
-    k, next_k, lead = best_of(accuracy)
-    choice = Choice(
-        method=single[0].method,
-        dataset=single[0].dataset,
-        k=k,
-        next_k=next_k,
-        lead=lead,
-        certainty=certainty(lead),
-        silhouette_k=_silhouette_k(silhouette),
-        candidates=[Candidate(k, spread, silhouette.get(k)) for k, spread in accuracy.items()],
-    )
-    write_text(folder / "choose-k.json", choice.to_json())
-    return choice
+    @classmethod
+    def up_to(cls, largest: int, experiment: Experiment, seeds: int = SEEDS, jobs: int | None = None) -> Self:
+        """K = 1 … largest."""
+        if largest < 2:
+            raise UserError("--max-k", largest, "it must be 2 or more")
+        if not _clusters(experiment.method):
+            fitting = ", ".join(name for name in method_names() if _clusters(name))
+            why = f"it must make prototypes with a parameter k, as {fitting} does"
+            raise UserError("--method", experiment.method, why)
+        if experiment.val_fraction == 0:
+            raise UserError("--val-fraction", 0.0, "K is chosen on training data that is held out")
+        return cls([experiment.method], experiment, seeds, jobs, {"k": range(1, largest + 1)}, SCORE)
+
+    def assemble(self, results: Sequence[Result], folder: Path | None) -> Choice:
+        """Which K it should be, by the accuracies of the sweep and by the features of its runs with K = 1."""
+        sweep = swept(self, results, folder)
+        accuracy = {cell.setting["k"]: cell.row.accuracy[SCORE] for cell in sweep.cells}
+        single = [run for run in results if run.params["k"] == 1]
+        found = [silhouettes(run, max(accuracy)) for run in single]
+        known = {k: [of[k] for of in found if k in of] for k in accuracy}
+        silhouette = {k: Spread.of(values) for k, values in known.items() if values}
+        k, next_k, lead = best_of(accuracy)
+        return Choice(
+            method=single[0].method,
+            dataset=single[0].dataset,
+            k=k,
+            next_k=next_k,
+            lead=lead,
+            certainty=certainty(lead),
+            silhouette_k=_silhouette_k(silhouette),
+            candidates=[Candidate(k, spread, silhouette.get(k)) for k, spread in accuracy.items()],
+            sweep=sweep,
+        )
+
+    def again(self, folder: Path) -> str:
+        """The command that chooses again; its YAML file is that of a sweep, not what --config reads."""
+        return f"protofed resume {shlex.quote(str(folder))}"
 
 
 def best_of(accuracy: Mapping[int, Spread]) -> tuple[int, int, Spread]:

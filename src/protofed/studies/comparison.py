@@ -1,4 +1,4 @@
-"""Several methods × seeds on the same footing: one folder a run, one table."""
+"""Several methods × seeds on the same footing: a row a method. It is a sweep with an empty grid."""
 
 from __future__ import annotations
 
@@ -11,26 +11,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-import yaml
-
-from protofed.errors import UserError, unknown
-from protofed.experiment import Experiment, absolute_name, with_absolute_paths
-from protofed.internal.atomic_files import write_text
-from protofed.internal.schema import check_type
-from protofed.internal.yaml_files import read_yaml
-from protofed.methods import build_method, method_class, parameters
-from protofed.runs.folder import make_folder
-from protofed.runs.progress import Progress
 from protofed.runs.result import Result
-from protofed.studies.workers import Task, at_once, cores, play_all, run_name
+from protofed.studies.grid import GridStudy
 
 __all__ = ["Comparison", "MethodRow", "Spread"]
-
-SEEDS = 3
-"""How many seeds a comparison has unless told otherwise: what a spread needs at least."""
-MOST_SEEDS = 1000
 
 
 @dataclass(frozen=True)
@@ -157,77 +143,23 @@ class Comparison:
                 writer.writerow([row.method, name, spread.mean, spread.std, len(spread.values)])
         return text.getvalue()
 
-
-def share_cores(experiment: Experiment, runs: int, jobs: int | None) -> Experiment:
-    """The experiment with its CPU threads: those of one run when so many go on at a time.
-
-    Threads touch the last bits of a result, so they are part of the plan, whichever process then plays a run.
-    """
-    together = at_once(jobs, experiment, runs)
-    return dataclasses.replace(experiment, threads=experiment.threads or max(1, cores() // together))
+    def files(self) -> dict[str, str]:
+        """What is written into its folder."""
+        return {"compare.json": self.to_json(), "compare.csv": self.to_csv()}
 
 
-def check_seeds(seeds: int) -> None:
-    """A typing error should not plan runs for years."""
-    if not 1 <= seeds <= MOST_SEEDS:
-        raise UserError("--seeds", seeds, f"it must be from 1 to {MOST_SEEDS}")
+@dataclass(frozen=True)
+class ComparisonStudy(GridStudy[Comparison]):
+    """Several methods, several seeds."""
 
+    command: ClassVar = "compare"
+    end: ClassVar = "compare.json"
+    reported: ClassVar = True
+    form: ClassVar = {name: kind for name, kind in GridStudy.form.items() if name not in ("grid", "score")}
 
-def plan(methods: Sequence[str], seeds: int, experiment: Experiment) -> list[Experiment]:
-    """The runs of a comparison; a parameter goes to every method that has it, and some method must."""
-    if not methods:
-        raise UserError("--method", "", "name at least one method")
-    check_seeds(seeds)
-    classes = {method: method_class(method) for method in methods}
-    names = [classes[method].name for method in methods]
-    doubled = {name for name in names if names.count(name) > 1}
-    if doubled:
-        raise UserError("--method", ",".join(methods), f"more than one is called {', '.join(sorted(doubled))}")
-    known = {method: parameters(found) for method, found in classes.items()}
-    everything = {name for names in known.values() for name in names}
-    for name in experiment.params:
-        if name not in everything:
-            raise unknown("--set", name, everything)
-    runs = []
-    for method in methods:
-        values = {name: value for name, value in experiment.params.items() if name in known[method]}
-        build_method(method, values)
-        for seed in range(experiment.seed, experiment.seed + seeds):
-            runs.append(dataclasses.replace(experiment, method=method, params=values, seed=seed))
-    return runs
-
-
-def compare(runs: Sequence[Experiment], folder: Path | None, progress: Progress, jobs: int | None = None) -> Comparison:
-    """Play every run, several at once; those that a folder already holds are taken from it or continued."""
-    tasks = [Task(run, None if folder is None else folder / run_name(run)) for run in runs]
-    results = play_all(tasks, progress, jobs)
-    comparison = Comparison(results, rows_of(results), None if folder is None else str(folder))
-    if folder is not None:
-        write_text(folder / "compare.json", comparison.to_json())
-        write_text(folder / "compare.csv", comparison.to_csv())
-    return comparison
-
-
-def create_folder(path: Path, methods: Sequence[str], seeds: int, jobs: int | None, experiment: Experiment) -> Path:
-    """A new folder for a comparison, with what is needed to run or resume it."""
-    return make_folder(path, "compare.yaml", config_text(methods, seeds, jobs, experiment))
-
-
-def config_text(methods: Sequence[str], seeds: int, jobs: int | None, experiment: Experiment, **more: Any) -> str:
-    """The YAML that `read_config` reads back, in any folder."""
-    values = dataclasses.asdict(with_absolute_paths(experiment))
-    del values["method"]
-    config = {**more, "methods": list(map(absolute_name, methods)), "seeds": seeds, "jobs": jobs, **values}
-    return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
-
-
-def read_config(path: Path) -> tuple[list[str], int, int | None, dict[str, Any]]:
-    """Methods, seeds, jobs and the common experiment of a comparison's YAML file."""
-    values = read_yaml(path)
-    methods = check_type("methods", values.pop("methods", []), list)
-    seeds = check_type("seeds", values.pop("seeds", SEEDS), int)
-    jobs = check_type("jobs", values.pop("jobs", None), int | None)
-    return [str(name) for name in methods], seeds, jobs, values
+    def assemble(self, results: Sequence[Result], folder: Path | None) -> Comparison:
+        """A row a method."""
+        return Comparison(list(results), rows_of(results), None if folder is None else str(folder))
 
 
 def rows_of(results: Sequence[Result]) -> list[MethodRow]:

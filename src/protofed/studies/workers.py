@@ -76,6 +76,12 @@ def at_once(jobs: int | None, experiment: Experiment, runs: int) -> int:
     return max(1, min(cores() // (experiment.threads or 1), runs))
 
 
+def share_cores(experiment: Experiment, runs: int, jobs: int | None) -> Experiment:
+    """The experiment with its CPU threads: those of one run when so many go on at a time."""
+    together = at_once(jobs, experiment, runs)
+    return replace(experiment, threads=experiment.threads or max(1, cores() // together))
+
+
 def play_all(tasks: Sequence[Task], progress: Progress, jobs: int | None = None) -> list[Result]:
     """The result of every run, in their order; those that have a folder already are taken from it or continued."""
     return Team(tasks, progress).play(at_once(jobs, tasks[0].experiment, len(tasks)))

@@ -15,39 +15,37 @@ import pytest
 
 from protofed.data import describe
 from protofed.runs.progress import Progress
-from protofed.studies.papers import Target, find_target, target_names
-from protofed.studies.reproduction import Request, absent_data, create_folder, obstacles, reproduce, tasks_of
+from protofed.studies.papers import find_target, target_names
+from protofed.studies.reproduction import ReproductionStudy
 
 ROOT = Path(__file__).parents[3]
 PLACES = [place for place in (ROOT / "data", ROOT.parent / "shared" / "data") if place.is_dir()]
 
 
-def one_trial(name: str) -> tuple[Target, dict[str, Any]]:
-    """The last trial of a target that can be run, the paper's own method as a rule; and on what machine."""
+def one_trial(name: str) -> ReproductionStudy:
+    """The last trial of a target that can be run, the paper's own method as a rule."""
     machine: dict[str, Any] = {"engine": "sequential", "device": "cpu", "threads": 1}
     for place in PLACES:
-        here = machine | {"data_dir": str(place)}
-        target = find_target(name, "tiny")
-        found = obstacles(target, absent_data(here), here)
-        able = [trial for trial in target.trials() if trial.name not in found]
-        if able:
+        study = ReproductionStudy(name, "tiny", seeds=1, jobs=1, machine=machine | {"data_dir": str(place)})
+        if study.trials():
             break
     else:
-        here, target = machine, find_target(name, "stand-in")
-        able = target.trials()
-    cells = tuple(cell for cell in target.cells if cell.trial and cell.trial.name == able[-1].name)
-    return dataclasses.replace(target, cells=cells), here
+        study = ReproductionStudy(name, "stand-in", seeds=1, jobs=1, machine=machine)
+    last = study.trials()[-1].name
+    *_, cell = (cell for cell in study.table.cells if cell.trial and cell.trial.name == last)
+    words = [word for word in cell.setting.split(";") if not word.startswith("domain=")]
+    return dataclasses.replace(study, only=[cell.dataset, *words], methods=[cell.method])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", target_names())
 def test_a_cell_runs_from_end_to_end(name: str, tmp_path: Path) -> None:
-    target, machine = one_trial(name)
-    print(f"{name}: {target.variant}, {target.cells[0].dataset}, {target.cells[0].method}")
-    request = Request(name, target.variant, seeds=1, jobs=1, machine=machine)
-    folder = create_folder(tmp_path / "table", request)
-    done = reproduce(target, request, tasks_of(target, request, folder), folder, Progress())
-    assert [row.cell for row in done.rows] == list(target.cells)
+    study = one_trial(name)
+    cells = study.table.cells
+    print(f"{name}: {study.variant}, {cells[0].dataset}, {cells[0].method}")
+    folder = tmp_path / "table"
+    done = study.begin(folder).play(folder, Progress())
+    assert [row.cell for row in done.rows] == list(cells)
     for row in done.rows:
         if row.cell.metric.startswith("rounds_to"):  # too short to get there
             assert row.ours is not None or "not reached" in row.missing
@@ -55,7 +53,7 @@ def test_a_cell_runs_from_end_to_end(name: str, tmp_path: Path) -> None:
             assert row.ours is not None
             assert row.ours.mean >= 0
     written = json.loads((folder / "table.json").read_text())
-    assert [cell["paper"] for cell in written["cells"]] == [cell.published for cell in target.cells]
+    assert [cell["paper"] for cell in written["cells"]] == [cell.published for cell in cells]
 
 
 def test_every_dataset_of_the_papers_has_a_reader() -> None:

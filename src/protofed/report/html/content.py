@@ -15,10 +15,11 @@ from protofed.internal.schema import fits, read_json
 from protofed.internal.yaml_files import read_yaml
 from protofed.methods import METHODS, method_class
 from protofed.report.html.statistics import compared
-from protofed.runs.folder import SEVERAL, RunFolder, run_folders
+from protofed.runs.folder import RunFolder, run_folders
 from protofed.runs.result import Result, guarantee, summarise
 from protofed.server.round import Round
-from protofed.studies.reproduction import Request
+from protofed.studies.comparison import ComparisonStudy
+from protofed.studies.kinds import kind_of
 
 DIGITS = 4
 GATHERED = ("path", "experiment", "last", "label", "left_out", "suspected", "epsilon")
@@ -70,8 +71,8 @@ def _run_folders(folder: Path) -> Iterator[Path]:
     if not folder.is_dir():
         raise UserError("DIR", str(folder), "there is no such folder")
     found = [path for path in run_folders(folder) if RunFolder.open(path).played()]
-    if (folder / "compare.yaml").is_file():  # methods in the order they were asked for
-        methods = [str(name) for name in read_yaml(folder / "compare.yaml").get("methods", [])]
+    if ComparisonStudy.config(folder).is_file():  # methods in the order they were asked for
+        methods = ComparisonStudy.open(folder).methods
         found.sort(key=lambda path: _place(str(read_yaml(path / "config.yaml").get("method")), methods))
     if not found:
         raise UserError("DIR", str(folder), "it holds no run with a complete round")
@@ -215,14 +216,8 @@ def _labels(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _command(folder: Path) -> str:
     """What runs it again."""
-    for name in SEVERAL:
-        if (folder / name).is_file():
-            word = name.removesuffix(".yaml")
-            if word in ("compare", "sweep"):
-                return f"protofed {word} --config {shlex.quote(str(folder / name))}"
-            if word == "reproduce":
-                return Request.read(folder).command
-            return f"protofed resume {shlex.quote(str(folder))}"
+    if kind := kind_of(folder):
+        return kind.open(folder).again(folder)
     if (folder / "config.yaml").is_file():
         return f"protofed run --config {shlex.quote(str(folder / 'config.yaml'))}"
     return f"protofed resume {shlex.quote(str(folder))}/…"

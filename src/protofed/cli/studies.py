@@ -1,0 +1,48 @@
+"""What the commands that play a study share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from protofed.cli.common import experiment_from, finish, whole
+
+if TYPE_CHECKING:
+    from protofed.runs.progress import Progress
+    from protofed.studies.grid import GridStudy
+    from protofed.studies.study import Finding, Study
+
+    StudyT = TypeVar("StudyT", bound=GridStudy[Any])
+
+
+def study_from(
+    kind: type[StudyT], config: Path | None, flags: Mapping[str, Any], set_: list[str] | None, **given: Any
+) -> StudyT:
+    """Flags over the file over the defaults; of `given`, what is none was not used."""
+    asked = kind.read(config) if config else {"experiment": {}}
+    asked |= {name: value for name, value in given.items() if value is not None}
+    return kind(**{**asked, "experiment": experiment_from(asked["experiment"], flags, set_)})
+
+
+def play_study(
+    study: Study[Any],
+    folder: Path,
+    jobs: str | None,
+    quiet: bool,
+    as_json: bool,
+    log: Callable[[Progress], Progress] = lambda shown: shown,
+) -> None:
+    """Play what a study that was begun lacks, with `--jobs` runs at a time if that was used, and show the outcome."""
+    from protofed.report.plots import plot
+    from protofed.runs.progress import progress
+
+    number = whole("--jobs", jobs, study.jobs)
+    shown = log(progress(quiet, len(study.tasks(folder))))
+
+    def play() -> Finding:
+        outcome: Finding = study.play(folder, shown, number)
+        plot(outcome, folder)
+        return outcome
+
+    finish(play, shown, folder, as_json)

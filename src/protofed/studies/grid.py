@@ -1,0 +1,187 @@
+"""Studies that vary one experiment: methods × seeds × every combination of swept values, which may be none."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self
+from urllib.parse import quote
+
+import yaml
+
+from protofed.errors import UserError, unknown
+from protofed.experiment import Experiment, absolute_name, options, with_absolute_paths
+from protofed.internal.schema import check_type
+from protofed.internal.yaml_files import read_yaml
+from protofed.methods import METHODS, build_method, method_class, parameters
+from protofed.studies.study import SEEDS, FindingT, Study, check_seeds
+from protofed.studies.workers import Task, run_name, share_cores
+
+Grid = Mapping[str, Sequence[Any]]
+"""What is swept: names of options or of methods' parameters, and their values."""
+Setting = dict[str, Any]
+"""One value for each swept name that concerns a method."""
+
+OPTIONS = {*options()}
+_NOT_SWEPT = {"method": "name several with --method", "seed": "see --seeds", "params": "name the parameter itself"}
+
+
+@dataclass(frozen=True)
+class GridStudy(Study[FindingT]):
+    """Every combination × method × seed is a run.
+
+    A method that lacks a swept parameter has the same run for all its values: it is there once.
+    """
+
+    form: ClassVar[Mapping[str, Any]] = {
+        **{"grid": dict, "score": str | None},
+        **{"methods": list, "seeds": int, "jobs": int | None},
+    }
+    """What the YAML file has beside the experiment, in this order."""
+
+    methods: Sequence[str] = ()
+    experiment: Experiment = field(default_factory=Experiment)  # what the runs share
+    seeds: int = SEEDS
+    jobs: int | None = None
+    grid: Grid = field(default_factory=dict)
+    score: str | None = None  # the accuracy that is shown; unless given, the one that each method's paper reports
+
+    def __post_init__(self) -> None:
+        if not self.methods:
+            raise UserError("--method", "", "name at least one method")
+        check_seeds(self.seeds)
+        for name, values in self.grid.items():
+            if isinstance(values, str) or not values:
+                raise UserError("--grid", name, "give it a list of values")
+            for value in values:
+                if sum(value == other for other in values) > 1:
+                    raise UserError("--grid", name, f"{value} is there twice")
+        object.__setattr__(self, "grid", {name: list(values) for name, values in self.grid.items()})
+
+    @classmethod
+    def read(cls, path: Path) -> dict[str, Any]:
+        """The fields that a YAML file names, the experiment's still by their names: flags may add to them."""
+        values = read_yaml(path)
+        asked = {name: check_type(name, values.pop(name), kind) for name, kind in cls.form.items() if name in values}
+        if "methods" in asked:
+            asked["methods"] = [str(name) for name in asked["methods"]]
+        if "grid" in asked:
+            asked["grid"] = {str(name): check_type(f"grid: {name}", v, list) for name, v in asked["grid"].items()}
+        return {**asked, "experiment": values}
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """The study that a folder was begun with."""
+        asked = cls.read(cls.config(folder))
+        return cls(**{**asked, "experiment": Experiment.from_mapping(asked["experiment"])})
+
+    def to_yaml(self) -> str:
+        """The YAML that `open` reads back, in any folder."""
+        values = dataclasses.asdict(with_absolute_paths(self.experiment))
+        del values["method"]
+        asked = {name: getattr(self, name) for name in self.form} | {"methods": list(map(absolute_name, self.methods))}
+        return yaml.safe_dump({**asked, **values}, sort_keys=False, allow_unicode=True)
+
+    def with_threads(self) -> Self:
+        """The same with the CPU threads of a run decided."""
+        runs = math.prod(map(len, self.grid.values())) * len(self.methods) * self.seeds
+        return dataclasses.replace(self, experiment=share_cores(self.experiment, runs, self.jobs))
+
+    def size(self) -> int | None:
+        """How many runs it has; none if a user's own method, which is a file with code, would have to be asked."""
+        params = [name for name in self.grid if not _is_option(name)]
+        if params and not all(method in METHODS for method in self.methods):
+            return None
+        settings = 0
+        for method in self.methods:
+            known = parameters(method_class(method)) if params else ()
+            lacks = {name for name in params if _bare(name) not in known}
+            settings += math.prod(len(values) for name, values in self.grid.items() if name not in lacks)
+        return settings * self.seeds
+
+    def tasks(self, folder: Path | None) -> list[Task]:
+        """The runs, those of each setting in a folder of its own."""
+        return [
+            Task(run, None if folder is None else folder / _folder_name(setting) / run_name(run), text_of(setting))
+            for setting, run in self.runs
+        ]
+
+    @cached_property
+    def runs(self) -> list[tuple[Setting, Experiment]]:
+        """Each run with its setting, checked as far as that is possible without data."""
+        self._check_names()
+        runs: dict[tuple[str, str], tuple[Setting, Experiment]] = {}
+        for values in itertools.product(*self.grid.values()):
+            point = dict(zip(self.grid, values, strict=True))
+            chosen = {_bare(name): value for name, value in point.items() if _is_option(name)}
+            swept = {_bare(name): value for name, value in point.items() if not _is_option(name)}
+            params = {**self.experiment.params, **swept}
+            common = Experiment.from_mapping({**dataclasses.asdict(self.experiment), **chosen, "params": params})
+            for run in runs_of(self.methods, self.seeds, common):
+                setting = {name: v for name, v in point.items() if _is_option(name) or _bare(name) in run.params}
+                runs.setdefault((_folder_name(setting), run_name(run)), (setting, run))
+        return list(runs.values())
+
+    def _check_names(self) -> None:
+        """Every swept name must be an option or a parameter, and not both, and is there once."""
+        for name in self.grid:
+            if sum((_bare(name), _is_option(name)) == (_bare(other), _is_option(other)) for other in self.grid) > 1:
+                raise UserError("--grid", name, "it is there twice; give all its values at once")
+            if not _is_option(name) and _bare(name) in self.experiment.params:
+                raise UserError("--set", _bare(name), "it is varied; leave it out")
+        owners = {name: method for method in self.methods for name in parameters(method_class(method))}
+        for name in self.grid:
+            bare = _bare(name)
+            known = {*OPTIONS, *owners} if name == bare else OPTIONS if _is_option(name) else {*owners}
+            if bare in _NOT_SWEPT:
+                raise UserError("--grid", name, _NOT_SWEPT[bare])
+            if bare not in known:
+                raise unknown("--grid", bare, known - {*_NOT_SWEPT})
+            if name in OPTIONS and name in owners:
+                why = f"it is an option and a parameter of {owners[name]}: write option.{name} or params.{name}"
+                raise UserError("--grid", name, why)
+
+
+def runs_of(methods: Sequence[str], seeds: int, experiment: Experiment) -> list[Experiment]:
+    """An experiment with every method and seed; a parameter goes to every method that has it, and some method must."""
+    classes = {method: method_class(method) for method in methods}
+    names = [classes[method].name for method in methods]
+    doubled = {name for name in names if names.count(name) > 1}
+    if doubled:
+        raise UserError("--method", ",".join(methods), f"more than one is called {', '.join(sorted(doubled))}")
+    known = {method: parameters(found) for method, found in classes.items()}
+    everything = {name for names in known.values() for name in names}
+    for name in experiment.params:
+        if name not in everything:
+            raise unknown("--set", name, everything)
+    runs = []
+    for method in methods:
+        values = {name: value for name, value in experiment.params.items() if name in known[method]}
+        build_method(method, values)
+        for seed in range(experiment.seed, experiment.seed + seeds):
+            runs.append(dataclasses.replace(experiment, method=method, params=values, seed=seed))
+    return runs
+
+
+def text_of(setting: Setting) -> str:
+    """A setting for people."""
+    return " ".join(f"{name}={value}" for name, value in setting.items())
+
+
+def _folder_name(setting: Setting) -> str:
+    """The same as a folder's name, different for different settings whatever they hold; "" for the study's own."""
+    return ",".join(f"{name}={quote(str(value), safe=' +:')}" for name, value in setting.items())
+
+
+def _is_option(name: str) -> bool:
+    """Whether a swept name is an option's; one that is also a parameter's is swept as option.NAME or params.NAME."""
+    return name.startswith("option.") or name in OPTIONS
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("option.").removeprefix("params.")
