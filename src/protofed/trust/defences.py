@@ -178,11 +178,11 @@ def outliers(uploads: Upload, sent: Broadcast) -> Defended:
     if 2 * int(out.sum()) >= len(out):  # where most are unlike the rest, nobody can be blamed
         out = torch.zeros_like(out)
     sets = {name: _without(found, outlying[name] | out.unsqueeze(1)) for name, found in uploads.prototypes.items()}
-    believed = Upload(uploads.weights, sets, uploads.numbers)
+    defended = Upload(uploads.weights, sets, uploads.numbers)
     if uploads.weights:
         bounded = norm_clip(updates, LENGTH)
-        believed = _updated(believed, sent, torch.where(out.unsqueeze(1), bounded[~out].mean(0), bounded))
-    return Defended(believed, out.nonzero().squeeze(1).tolist())
+        defended = _updated(defended, sent, torch.where(out.unsqueeze(1), bounded[~out].mean(0), bounded))
+    return Defended(defended, out.nonzero().squeeze(1).tolist())
 
 
 def _unlike(rows: Tensor, angle: float) -> Tensor:

@@ -106,7 +106,7 @@ class Schema:
 
 
 def refusals(uploads: Upload, sent: Broadcast, declared: Sequence[int] | None, alone: bool = False) -> dict[int, str]:
-    """Why uploads of a round, by their place in it, are not to be believed: the same for every engine.
+    """Why uploads of a round, by their place in it, are rejected: by the same rules for every engine.
 
     A number that is not finite, counts that the client's declared number of training samples does not allow, and,
     unless each is judged `alone`, updates or prototypes FAR times as long as the median of the round.

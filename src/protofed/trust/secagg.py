@@ -16,7 +16,7 @@ of share of each client, once, and only for a sum of t clients or more; and t > 
 t clients for the two kinds. With c clients that tell both it takes 2t > n + c; t is ⌊n/2⌋ + 1, so c is 0, or 1 for an
 even n. A round that is played again is summed over the same clients or not at all: two sums differ by what some added.
 
-Clients are believed: one that adds nonsense spoils the sum, and wrong shares end the round (they are noticed).
+Clients are trusted: one that adds nonsense spoils the sum, and wrong shares end the round (they are noticed).
 """
 
 from __future__ import annotations
