@@ -135,12 +135,12 @@ def test_help_lists_every_command(tmp_path: Path, arguments: tuple[str, ...]) ->
 
 
 def test_help_of_run_has_a_flag_for_every_field_with_its_default(tmp_path: Path) -> None:
-    shown = " ".join(succeed(tmp_path, "run", "--help").out.split()).replace("comma- separated", "comma-separated")
+    shown = " ".join(succeed(tmp_path, "run", "--help").out.split()).replace("- ", "-")  # words are broken there
     for field in dataclasses.fields(Experiment):
         if field.name == "params":
             continue
         assert f"--{field.name.replace('_', '-')} " in shown
-        assert field.metadata["help"] in shown
+        assert field.metadata["help"].replace("- ", "-") in shown
         if field.default is not None:
             assert f"[default: {field.default}]" in shown
 
