@@ -19,7 +19,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, Metadata, RecordDict
 from flwr.common.constant import ErrorCode
 
-from protofed.deploy import client, exchange, server
+from protofed.deploy import client, connections, exchange
 from protofed.deploy.wire import record
 from tests.support.loopback import Loopback
 
@@ -73,7 +73,7 @@ class Faulty(Loopback):
     def use(self, patch: pytest.MonkeyPatch) -> None:
         """Let the server live on this clock."""
         clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self._pass)
-        for module in (exchange, server):
+        for module in (exchange, connections):
             patch.setattr(module, "time", clock)
 
     def _pass(self, seconds: float) -> None:
