@@ -272,7 +272,7 @@ def test_reported_bytes_are_the_bytes_of_the_serialised_messages(method: str, pr
             assert line.bytes_down > sum(map(len, down))
         else:
             assert (line.bytes_up, line.bytes_down) == (sum(map(len, wires)), sum(map(len, down)))
-        assert (line.bytes_up, line.bytes_down) == (outcome.traffic.up, outcome.traffic.down)
+            assert (line.bytes_up, line.bytes_down) == (outcome.traffic.up, outcome.traffic.down)
     assert (line.bytes_up == 0) == (method == "local")
     assert_same(Broadcast.from_flat(run.broadcast.flat()), run.broadcast)
 
