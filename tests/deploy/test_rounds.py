@@ -111,6 +111,27 @@ def test_who_has_other_public_images_is_left_out(tmp_path: Path, monkeypatch: py
     assert line["participants"] == [0, 2]
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"experiment": {"secure": True}}, "an upload without masks"),
+        ({"learned": [0, 0]}, "no such public batches"),
+        ({"wanted": [3]}, "no such public batches"),
+        ({"wanted": "all"}, "no such public batches"),
+    ],
+)
+def test_a_server_cannot_ask_for_more_than_an_exchange_is(change: dict[str, Any], why: str) -> None:
+    """Not for an upload without masks where they are promised, nor for the same steps again and again."""
+    asked = exchanging("batch")
+    sent = new_run(asked).broadcast
+    facts: dict[str, Any] = {"clock": [0, 2, [0, 1, 2], 3, 0], "first": True, "learned": [], "wanted": [0]}
+    facts |= {"classes": [str(digit) for digit in range(10)], "domains": ["digits"], "experiment": vars(asked)}
+    facts |= change | {"experiment": {**vars(asked), **change.get("experiment", {})}}
+    owner, memory = client.Owner(0, threads=1), StateMemory(RecordDict())
+    with pytest.raises(RefusedError, match=why):
+        client.public_step(facts, sent.encode(), owner, memory)
+
+
 def test_a_client_that_has_not_begun_an_exchange_refuses_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,6 +150,8 @@ def public_step(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: Cli
 
     Where no batch is asked for, the model after all of them is sent.
     """
+    if _asked(facts, data, owner)[0].secure:  # what is sent here has no masks
+        raise RefusedError("an upload without masks")
     run, received, clock = _arrive(facts, data, owner, memory)
     exchange = exchange_of(run.method)
     if exchange is None:
@@ -183,7 +185,10 @@ def _recalled(memory: ClientMemory, clock: Clock) -> dict[str, Tensor]:
 
 
 def _are_batches(numbers: Any, most: int) -> bool:
-    return isinstance(numbers, list) and all(isinstance(number, int) and 0 <= number < most for number in numbers)
+    """Whether they are numbers of batches, each there once: a server must not have a client step for hours."""
+    if not (isinstance(numbers, list) and all(isinstance(number, int) for number in numbers)):
+        return False
+    return len(set(numbers)) == len(numbers) and all(0 <= number < most for number in numbers)
 
 
 def _public(run: Run) -> Tensor:
