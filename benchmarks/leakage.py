@@ -34,6 +34,7 @@ from protofed.methods.mp_fedcl import MPFedCL
 from protofed.prototypes import Prototypes, kmeans, nearest_class
 from protofed.prototypes.finch import hierarchy
 from protofed.randomness import generator
+from protofed.runs.process import process_settings
 from protofed.runs.run import Run, new_run
 
 SIZES = (1, 2, 5, 20)
@@ -150,7 +151,7 @@ def play(experiment: Experiment, federation: Federation) -> Round:
         run.play_round()
     who = tuple(range(federation.total))
     clock = Clock(experiment.rounds - 1, experiment.rounds, who, federation.total, experiment.seed)
-    with patch.object(run.engine, "upload", wraps=run.engine.upload) as watched:
+    with process_settings(run.experiment), patch.object(run.engine, "upload", wraps=run.engine.upload) as watched:
         uploads = run.engine.round(who, run.broadcast, clock).uploads
     return Round(run, clock, uploads, watched.call_args.args[0])
 

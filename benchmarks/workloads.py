@@ -23,6 +23,7 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.methods.base import Clock
 from protofed.models import MODELS
+from protofed.runs.process import process_settings
 from protofed.runs.run import new_run
 from protofed.server.participation import participants
 
@@ -276,8 +277,9 @@ def our_contender(experiment: Experiment, federation: Federation, engines: dict[
         nonlocal number
         who = participants(experiment, clients, number)
         clock = Clock(number, experiment.rounds, tuple(who), clients, experiment.seed)
-        uploads = run.engine.round(who, run.broadcast, clock).uploads
-        run.broadcast = run.method.aggregate(uploads, run.broadcast, clock)
+        with process_settings(run.experiment):
+            uploads = run.engine.round(who, run.broadcast, clock).uploads
+            run.broadcast = run.method.aggregate(uploads, run.broadcast, clock)
         number += 1
 
     def warm_up() -> None:

@@ -24,6 +24,7 @@ from protofed.methods import method_class, method_names, parameters
 from protofed.prototypes import kmeans
 from protofed.randomness import key
 from protofed.runs.folder import RunFolder
+from protofed.runs.process import process_settings
 from protofed.runs.result import Result
 from protofed.runs.run import new_run
 from protofed.studies.comparison import Spread
@@ -165,7 +166,8 @@ def silhouettes(result: Result, largest: int) -> dict[int, float]:
     clients: dict[int, list[float]] = {}
     for group in run.engine.groups:
         for row, member in enumerate(group.members):
-            features, labels = run.engine.embed(group, [row], group.own.take([row]))
+            with process_settings(run.experiment):
+                features, labels = run.engine.embed(group, [row], group.own.take([row]))
             keys = torch.tensor([key(result.seed, "silhouette", member)], device=features.device)
             large = [c for c in range(classes) if int((labels == c).sum()) > largest]
             for k in range(2, largest + 1) if large else ():

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from protofed.prototypes import distance
 from protofed.runs.folder import RunFolder
+from protofed.runs.process import process_settings
 from protofed.runs.result import Accuracy, Result
 from protofed.runs.run import new_run
 from protofed.server.round import Round
@@ -256,7 +257,8 @@ def _prototype_distance(result: Result) -> float:
     found = []
     for group in run.engine.groups:
         rows = range(len(group.members))
-        features, labels = run.engine.embed(group, rows, group.own.take(rows))
+        with process_settings(run.experiment):
+            features, labels = run.engine.embed(group, rows, group.own.take(rows))
         for some, of in zip(features, labels, strict=True):
             found.append(distance(some[of >= 0], of[of >= 0], prototypes, "mse").mean().item())
     return statistics.fmean(found)
