@@ -160,7 +160,7 @@ class Run:
             prototypes=describe(server.broadcast.prototypes, self.broadcast.prototypes),
             clusters=counted(server.arrived.prototypes),
             left_out={**agreed.left_out, **outcome.left_out, **server.rejected},
-            suspected=None if self.experiment.defence == "none" else server.suspected,
+            suspected=server.suspected if self.setup.defences else None,
             epsilon=None if self.privacy is None else self.privacy.epsilon(number),
         )
 

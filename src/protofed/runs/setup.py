@@ -30,7 +30,7 @@ from protofed.server.participation import participants
 from protofed.server.pipeline import Attacking, Defending, Pipeline, Releasing, Screening, Stage
 from protofed.server.public_exchange import exchange_of
 from protofed.trust.attacks import Attack, find_attack
-from protofed.trust.defences import find_defences
+from protofed.trust.defences import Defence, find_defences
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Setup:
     encoder: Encoder | None = None
     drift: Drift | None = None
     attack: Attack | None = None
+    defences: Sequence[Defence] = ()
     privacy: Privacy | None = None
 
     def pipeline(self, clients: Clients) -> Pipeline:
@@ -54,7 +55,7 @@ class Setup:
         exact = self.privacy is None or not self.privacy.noisy_counts
         alone = self.privacy is not None and self.privacy.one_by_one
         stages: list[Stage] = [Screening(clients.declared if exact else None, alone)]
-        stages += [Defending(defence) for defence in find_defences(self.experiment.defence)]
+        stages += [Defending(defence) for defence in self.defences]
         if self.privacy is not None:
             stages.append(Releasing(self.privacy.release))
         return Pipeline(self.method, stages, None if self.attack is None else Attacking(self.attack))
@@ -89,7 +90,7 @@ def prepare(
     """
     with process_settings(experiment):
         method = method or build_method(experiment.method, experiment.params)
-        find_defences(experiment.defence)
+        defences = find_defences(experiment.defence)
         device = _device(experiment.device, ranks)
         if federation is not None and experiment.encoder is not None:
             raise UserError("encoder", experiment.encoder, "a federation of your own may hold features instead")
@@ -108,7 +109,7 @@ def prepare(
         engine.ranks = ranks
         privacy = privacy_of(experiment, engine, encoder, lambda number: participants(experiment, total, number))
         settled = _resolved(experiment, engine)
-    return Setup(settled, method, federation, engine, reason, device, ranks, encoder, drift, attack, privacy)
+    return Setup(settled, method, federation, engine, reason, device, ranks, encoder, drift, attack, defences, privacy)
 
 
 def _public_images(experiment: Experiment, method: Method, encoder: Encoder | None) -> torch.Tensor | None:
