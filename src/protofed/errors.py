@@ -25,6 +25,10 @@ class LostError(RuntimeError):
     """Another process of a run that several share has failed or is gone."""
 
 
+class RefusedError(Exception):
+    """A message that is not what it should be, or asks for what is not allowed; the text says why."""
+
+
 class HopelessError(RuntimeError):
     """A run that is played elsewhere has failed, and would fail again."""
 

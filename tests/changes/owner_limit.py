@@ -6,7 +6,7 @@ import pytest
 
 from protofed.deploy.client import Owner
 from protofed.experiment import Experiment
-from protofed.trust.screening import RefusedError
+from protofed.errors import RefusedError
 
 Path("client.yaml").write_text("id: 0\nepochs: 2\n")
 owner = Owner.of({"client": "client.yaml"})

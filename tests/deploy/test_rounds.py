@@ -30,7 +30,7 @@ from protofed.prototypes import Prototypes
 from protofed.runs.network_label import read_network_label
 from protofed.runs.run import Run, new_run
 from protofed.server.participation import participants
-from protofed.trust.screening import RefusedError
+from protofed.errors import RefusedError
 from tests.engines.test_alone import METHODS, experiment
 from tests.support.loopback import Loopback, in_simulation, with_folder
 

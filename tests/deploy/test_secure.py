@@ -24,7 +24,7 @@ from protofed.deploy.wire import pack, read_book, size, spelt
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment
 from protofed.runs.run import new_run
-from protofed.trust.screening import RefusedError
+from protofed.errors import RefusedError
 from protofed.trust.secagg import PUBLIC, Words, added, integers
 from tests.deploy.test_rounds import QUICK, lines, sequential
 from tests.support.command_line import succeed

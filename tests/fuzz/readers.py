@@ -67,7 +67,8 @@ from protofed.studies.comparison import ComparisonStudy, rows_of
 from protofed.studies.reproduction import ReproductionStudy
 from protofed.studies.sweeps import SweepStudy
 from protofed.studies.theory import examine
-from protofed.trust.screening import RefusedError, Schema, tensors_of
+from protofed.errors import RefusedError
+from protofed.trust.screening import Schema, tensors_of
 
 CLEAN = (UserError, RefusedError)
 """What a reader may raise."""

@@ -16,7 +16,8 @@ from torch import Tensor
 from protofed.deploy import wire
 from protofed.messages import Upload
 from protofed.prototypes import Prototypes
-from protofed.trust.screening import SLOTS, RefusedError, Schema, tensors_of
+from protofed.errors import RefusedError
+from protofed.trust.screening import SLOTS, Schema, tensors_of
 
 CLASSES, SLOT, SIZE = 3, 2, 4
 

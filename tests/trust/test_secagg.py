@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protofed.trust.screening import RefusedError
+from protofed.errors import RefusedError
 from protofed.trust.secagg import (
     FRACTION,
     PUBLIC,

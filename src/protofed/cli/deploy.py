@@ -27,6 +27,9 @@ from protofed.experiment import Experiment
 from protofed.internal.yaml_files import read_yaml
 from protofed.server.round import Round
 
+REFUSED_CODE = 3
+"""Exit code of `--explain` where something would be refused."""
+
 group = subcommands("deploy", "A federation of real machines, on Flower.")
 
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.")]
@@ -61,9 +64,10 @@ def init_command(
     flags = {"host": host, "port": port, "minimum": minimum, "deadline": deadline, "wait": wait}
     given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
     made = FederationFolder(folder.resolve(), clients, **given)
-    init(made)
+    passphrase = init(made)
     print(f"{folder}: server at {made.address}, {clients} clients")
     print(f"give each client its folder, {folder}/clients/K, and nobody else: it holds the client's key")
+    print(f"passphrase of {folder}/server/ca.key, needed to renew certificates; it is written nowhere: {passphrase}")
 
 
 @command("server", "deploy server federation", group)
@@ -74,10 +78,8 @@ def server_command(folder: Dir) -> None:
     from protofed.deploy.federation import FederationFolder
 
     federation = FederationFolder.open(folder)
-    log = federation.server / "superlink.log"
-    raise typer.Exit(
-        supervise.serve(federation, lambda: print(f"listening on {federation.address}; log: {log}", flush=True))
-    )
+    said = f"listening on {federation.address}; log: {federation.log}"
+    raise typer.Exit(supervise.serve(federation, lambda: print(said, flush=True)))
 
 
 @command("client", "deploy client federation/clients/0 --id 0 --data images", group)
@@ -88,11 +90,25 @@ def client_command(
         str | None,
         typer.Option("--data", help="A folder of images, an npz file, or a dataset's name; client.yaml may say it."),
     ] = None,
+    explain: Annotated[
+        Path | None,
+        typer.Option("--explain", metavar="EXPERIMENT", help="Say what of an experiment would be refused, and end."),
+    ] = None,
 ) -> None:
     """Run a client until Ctrl-C."""
     _need_flower()
     from protofed.deploy import supervise
 
+    if explain is not None:
+        from protofed.deploy.explain import explained
+
+        asked = {"clients": max(Experiment.clients, number + 1), **read_yaml(explain)}
+        refused = explained(folder, number, data, Experiment.from_mapping(asked))
+        for line in refused:
+            print(f"refused: {line}")
+        if not refused:
+            print("nothing would be refused")
+        raise typer.Exit(REFUSED_CODE if refused else 0)
     raise typer.Exit(supervise.join(folder, number, data, lambda: print(f"client {number} is running", flush=True)))
 
 
@@ -110,16 +126,25 @@ def run_command(
     _need_flower()
     from protofed.deploy import federation_runs
     from protofed.deploy.federation import FederationFolder
+    from protofed.deploy.processes import interruptible
+    from protofed.deploy.server import check
     from protofed.runs.folder import fresh_path
+    from protofed.runs.progress import progress
+    from protofed.runs.result import Result
 
     federation = FederationFolder.open(folder)
     experiment = Experiment.from_mapping({"clients": federation.clients, **read_yaml(config)})
     path = out or fresh_path(config.stem, federation.folder / "runs")
     federation_runs.check(federation, experiment, path)
-    again = f"protofed deploy run {folder} {config} --out {path}"
-    _follow(
-        experiment, path, quiet, as_json, lambda each: federation_runs.play(federation, experiment, path, each), again
-    )
+    check(experiment)
+    shown = progress(quiet)
+
+    def run() -> Result:
+        with interruptible():
+            federation_runs.play(federation, experiment, path, shown, quiet)
+        return Result.read(path)
+
+    finish(run, shown, path, as_json, f"protofed deploy run {folder} {config} --out {path}")
 
 
 @command("status", "deploy status federation", group)
@@ -132,12 +157,13 @@ def status_command(folder: Dir, as_json: Json = False) -> None:
     found = federation_runs.status(FederationFolder.open(folder))
     if as_json:
         print(json.dumps(found, indent=2))
-        return
-    print(f"server at {found['address']}")
+        raise typer.Exit(0 if found["running"] else 1)
+    print(f"server at {found['address']}: {'running' if found['running'] else 'not running'}")
     for client, state in found["clients"].items():
         print(f"client {client}: {state}")
     for run in found["runs"]:
         print(f"run {run['id']}: {run['status']}, began {run['began']}")
+    raise typer.Exit(0 if found["running"] else 1)
 
 
 @command("flower-app", "flower-app app --method fedproto --clients 3")

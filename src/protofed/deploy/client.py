@@ -1,86 +1,214 @@
-"""The client's side: a turn, or a test, for every message. What a client holds never leaves it; an Upload does."""
+"""The client's side: a turn, or a test, for every message. What a client holds never leaves it; an Upload does.
+
+Nothing that a server sends is run: methods, models and data are those that are installed here, and what is asked is
+held against what the owner allows before anything is done.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from flwr.app import Context, Error, Message, RecordDict
-from flwr.clientapp import ClientApp
 from safetensors.torch import save
 from torch import Tensor
 
 from protofed.data import Federation
 from protofed.data.build import federation_of
 from protofed.deploy.client_memory import PUBLIC as MODEL
-from protofed.deploy.client_memory import SECRETS, ClientMemory, FolderMemory, StateMemory, recall, remember
-from protofed.deploy.owner import PARTS, Says
-from protofed.deploy.processes import SIMULATION
-from protofed.deploy.wire import numbered, pack, part_of, read_book, size, spelt, unpack
+from protofed.deploy.client_memory import SECRETS, ClientMemory, FolderMemory, last_round, recall, remember
+from protofed.deploy.events import Events
+from protofed.deploy.ledger import RunLedger, Today, check_room
+from protofed.deploy.owner import PARTS, Owner
+from protofed.deploy.wire import FAILED, REFUSED, Packet, numbered, pack, part_of, read_book, spelt, unpack
 from protofed.engines.public_phase import PublicPhase
-from protofed.errors import UserError
+from protofed.errors import RefusedError, UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload, tensors_in
 from protofed.methods.base import Clock
 from protofed.runs.process import process_settings
 from protofed.runs.run import Run, new_run
 from protofed.server.public_exchange import exchange_of
-from protofed.trust.screening import RefusedError, Schema, tensors_of
+from protofed.trust.dp_mechanisms import clipped_and_noised
+from protofed.trust.screening import Schema, tensors_of
 from protofed.trust.secagg import PUBLIC, SEALED, Member, added, integers
 from protofed.trust.summation import summed
 
-REFUSED, FAILED = 101, 102
-"""Codes of an error reply: the client's owner does not allow it; something went wrong."""
+
+class Failed(NamedTuple):
+    """An answer that is none. Of an error that may tell of the data, the reason is its type alone."""
+
+    code: int
+    reason: str
 
 
 @dataclass(frozen=True)
-class Owner(Says):
-    """What the owner of a client says, held against what is asked of it."""
+class Asked:
+    """A message whose experiment the owner allows."""
 
-    @classmethod
-    def of(cls, node: Mapping[str, Any]) -> Owner:
-        """From a node's configuration: the path of a client.yaml, or, in a simulation, a number."""
-        if "client" not in node:
-            return cls(int(node["partition-id"]), threads=1)
-        return cls.read(Path(str(node["client"])), str(node["data"]) if "data" in node else None)
+    facts: Mapping[str, Any]
+    data: bytes  # an encoded Broadcast
+    experiment: Experiment
+    memory: ClientMemory  # what is kept of this run
+    ledger: RunLedger
 
-    def check(self, experiment: Experiment, incoming: int) -> None:
-        """Refuse what is not allowed."""
-        if self.methods is not None and experiment.method not in self.methods:
-            raise RefusedError(f"method {experiment.method}")
-        for named in (experiment.method, *experiment.model.split(",")):
-            if ":" in named and named not in (self.methods or ()) and SIMULATION not in os.environ:
-                raise RefusedError(f"the code of {named}")  # a file of this machine, named by the server
-        if self.secure == "required" and not experiment.secure:
-            raise RefusedError("no secure aggregation")
-        if experiment.rounds > self.rounds:
-            raise RefusedError(f"{experiment.rounds} rounds")
-        self.check_size(incoming)
-
-    def check_size(self, number: int) -> None:
-        """Refuse messages that are too large, in or out."""
-        if number > self.megabytes * 1e6:
-            raise RefusedError(f"{number / 1e6:.1f} MB")
-
-    def check_upload(self, upload: Upload) -> None:
-        """Refuse to send what may not be sent."""
-        for part in PARTS:
-            if getattr(upload, part) and part not in self.send:
-                raise RefusedError(f"{part} may not be sent")
+    @property
+    def clock(self) -> Clock:
+        """When it is, and who takes part; all else is the experiment's to say."""
+        number, who = self.facts["clock"]
+        if not (isinstance(number, int) and 0 <= number < self.experiment.rounds):
+            raise RefusedError(f"round {number!r}: the experiment has {self.experiment.rounds}")
+        return Clock(number, self.experiment.rounds, tuple(who), self.experiment.clients, self.experiment.seed)
 
 
-def federation_here(experiment: Experiment, owner: Owner) -> Federation:
-    """This client's part: all of its own data, or its share of a dataset that the experiment divides."""
-    given = owner.data or experiment.dataset
-    mine = replace(experiment, dataset=given, data_dir=owner.data_dir or experiment.data_dir)
+class Arrived(NamedTuple):
+    """A client at the beginning of a turn, and what it was sent."""
+
+    run: Run
+    received: Broadcast
+    clock: Clock
+
+
+class Client:
+    """One client, whose data and models stay here from one message to the next.
+
+    Args:
+        owner: what it may be asked for.
+        events: where it is recorded what was asked; nowhere, unless given.
+    """
+
+    def __init__(self, owner: Owner, events: Events | None = None) -> None:
+        self.owner, self.events = owner, events
+        self._here: tuple[str, Federation] | None = None  # the run that it was loaded for, and its data
+        self._run: tuple[object, Run] | None = None  # what it was made for, and the run
+        self._after: int | None = None  # the round after which the run's model is
+
+    def answer(self, kind: str, packet: Packet, memory: ClientMemory | None = None) -> Packet | Failed:
+        """The answer to a message; what is kept of its run is in `memory`, or else in the owner's folder.
+
+        Args:
+            kind: what is asked, one of HANDLERS.
+            packet: the message.
+            memory: what is kept of the run, where that is not a folder.
+
+        Returns:
+            The answer, or why there is none.
+        """
+        facts: Mapping[str, Any] = {}
+        try:
+            facts, data = unpack(packet, int(self.owner.megabytes * 1e6))
+            found = self._allowed(kind, facts, data, memory)
+            self.owner.check_size(found.size())
+            self._count(sent=found.size())
+        except RefusedError as error:
+            print(f"refused: {error}", flush=True)
+            self._record(kind, facts, packet, refused=str(error))
+            return Failed(REFUSED, str(error))
+        except Exception as error:  # whatever it is, it may tell of the data
+            traceback.print_exc()
+            self._record(kind, facts, packet, failed=type(error).__name__)
+            return Failed(FAILED, type(error).__name__)
+        self._record(kind, facts, packet, bytes_out=found.size())
+        return found
+
+    def _allowed(self, kind: str, facts: Mapping[str, Any], data: bytes, memory: ClientMemory | None) -> Packet:
+        if kind not in HANDLERS:
+            raise RefusedError(f"there is no {kind}")
+        experiment = Experiment.from_mapping(facts["experiment"])
+        self.owner.check(experiment)
+        if memory is None:
+            memory = self._folder(facts["run"])
+        asked = Asked(facts, data, experiment, memory, RunLedger.of(memory, experiment))
+        return HANDLERS[kind](self, asked)
+
+    def arrive(self, asked: Asked, after: bool = False) -> Arrived:
+        """This client as it is before a round, or after it, and what it was sent."""
+        clock = asked.clock
+        run = self.run(asked)
+        number = last_round(asked.memory, clock.round + after)
+        if number != self._after:
+            if number is None:
+                self._run = None  # a run at its beginning
+                run = self.run(asked)
+            else:
+                recall(asked.memory, run.engine.groups[0], number)
+            self._after = number
+        (group,) = run.engine.groups
+        flat, largest = tensors_of(asked.data), int(self.owner.megabytes * 1e6)
+        schema = Schema.of_broadcast(flat, group.own.initial, len(run.federation.classes), group.feature_size, largest)
+        return Arrived(run, Broadcast.from_flat(schema.check(flat)), clock)
+
+    def run(self, asked: Asked) -> Run:
+        """The run, in which this client is the only one: the one of the last message, if it is that."""
+        named = (asked.facts["run"], asked.facts["classes"], asked.facts["domains"])
+        if self._run is None or self._run[0] != named:
+            asked.ledger.with_classes(asked.memory, asked.facts["classes"])
+            here = self.federation(asked.facts["run"], asked.experiment)
+            here = here.named(asked.facts["classes"], asked.facts["domains"])
+            machine: dict[str, Any] = {"device": self.owner.device, "threads": self.owner.threads, "width": None}
+            machine |= {"engine": "sequential", "secure": False, "public": self.owner.public or asked.experiment.public}
+            machine["data_dir"] = self._data_dir(asked.experiment)  # of public images; the federation has its own
+            self._run, self._after = (named, new_run(replace(asked.experiment, **machine), federation=here)), None
+        return self._run[1]
+
+    def federation(self, run: str, experiment: Experiment) -> Federation:
+        """This client's part: all of its own data, or its share of a dataset that the experiment divides."""
+        if self._here is None or self._here[0] != run:
+            found = federation_here(experiment, self.owner, self._data_dir(experiment))
+            self.owner.check_samples(len(found.clients[0].train))
+            self._here = run, found
+        return self._here[1]
+
+    def keep(self, asked: Asked, arrived: Arrived) -> None:
+        """Keep the model after a turn, here and in memory."""
+        remember(asked.memory, arrived.run.engine.groups[0], arrived.clock.round)
+        self._after = arrived.clock.round
+
+    def count_turn(self, asked: Asked) -> None:
+        """Count one, if there is one left."""
+        self._count(turns=1)
+        asked.ledger.turn(asked.memory, self.owner)
+
+    def guarded(self, upload: Upload, received: Broadcast) -> Upload:
+        """What may leave of what a turn has made."""
+        self.owner.check_parts([part for part in PARTS if getattr(upload, part)])
+        if self.owner.clip is None:
+            return upload
+        return clipped_and_noised(upload, received, self.owner.clip, self.owner.noise, np.random.default_rng())
+
+    def _data_dir(self, experiment: Experiment) -> str | None:
+        return experiment.data_dir if self.owner.simulated else self.owner.data_dir
+
+    def _folder(self, run: Any) -> FolderMemory:
+        """What is kept of a run, whose name becomes that of a folder."""
+        if not (isinstance(run, str) and run.isalnum() and run.isascii() and len(run) <= 64):
+            raise RefusedError("the run has no plain name")
+        assert self.owner.memory is not None  # client.yaml has one
+        check_room(Path(self.owner.memory), run, self.owner)
+        return FolderMemory(Path(self.owner.memory) / run)
+
+    def _count(self, turns: int = 0, sent: int = 0) -> None:
+        if self.owner.memory is not None:
+            path = Path(self.owner.memory).parent / "today.json"
+            Today.read(path).count(path, self.owner, turns, sent)
+
+    def _record(self, kind: str, facts: Mapping[str, Any], packet: Packet, **more: Any) -> None:
+        if self.events is not None:
+            clock, experiment = facts.get("clock"), facts.get("experiment")
+            number = clock[0] + 1 if isinstance(clock, list) and clock and isinstance(clock[0], int) else None
+            method = experiment.get("method") if isinstance(experiment, dict) else None
+            named = {"run": facts.get("run"), "method": method, "round": number}
+            self.events.write(kind=kind, **named, bytes_in=packet.size(), **more)
+
+
+def federation_here(experiment: Experiment, owner: Owner, data_dir: str | None) -> Federation:
+    """The part of one client: all of its own data, or its share of a dataset that the experiment divides."""
+    mine = replace(experiment, dataset=owner.data or experiment.dataset, data_dir=data_dir)
     if owner.data is not None and ":" in owner.data:
         whole = federation_of(replace(mine, split="iid", clients=1))
         clients = whole.clients
@@ -92,88 +220,90 @@ def federation_here(experiment: Experiment, owner: Owner) -> Federation:
     return replace(whole, clients=clients, numbers=(owner.id,), size=experiment.clients)
 
 
-class Handler(Protocol):
-    """Makes an answer of a message."""
-
-    def __call__(self, facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict: ...
-
-
-def hello(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:  # noqa: ARG001
+def hello(client: Client, asked: Asked) -> Packet:
     """Who this is, whether it brings data, how many samples it trains on, and what images and classes look like."""
-    experiment = Experiment.from_mapping(facts["experiment"])
-    owner.check(experiment, len(data))
-    here = federation_here(experiment, owner)
+    here = client.federation(asked.facts["run"], asked.experiment)
     train = here.clients[0].train
     named = {"classes": here.classes, "domains": here.domains}
-    about = {"brings": owner.data is not None, "samples": len(train), "shape": list(train.images.shape[1:])}
-    return pack({"id": owner.id, **about, **named})
+    about = {"brings": client.owner.data is not None, "samples": len(train), "shape": list(train.images.shape[1:])}
+    return pack({"id": client.owner.id, **about, **named})
 
 
-def train(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
-    """A turn."""
-    if _asked(facts, data, owner)[0].secure:
+def train(client: Client, asked: Asked) -> Packet:
+    """A turn; before it, if the server asks, a test of the models after the round before."""
+    if asked.experiment.secure:
         raise RefusedError("an upload without masks")
-    run, received, clock = _arrive(facts, data, owner, memory)
-    with process_settings(run.experiment):
-        outcome = run.clients.round([owner.id], received, clock)
-    upload, loss = outcome.uploads.client(0), outcome.losses[0]
-    owner.check_upload(upload)
-    answer = pack({"id": owner.id, "loss": loss}, upload)
-    owner.check_size(size(answer))
-    remember(memory, run.engine.groups[0], clock.round)
+    client.count_turn(asked)
+    arrived = client.arrive(asked)
+    scores = tested(arrived) if asked.facts.get("test") else None
+    upload, loss = trained(client, arrived)
+    answer = pack({"id": client.owner.id, "loss": loss, "scores": scores}, upload.client(0))
+    client.keep(asked, arrived)
     return answer
 
 
-def evaluate(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
+def evaluate(client: Client, asked: Asked) -> Packet:
     """Accuracies of this client's model, and of the server's, on its own test set."""
-    run, received, _ = _arrive(facts, data, owner, memory, after=True)
-    if memory.note(SECRETS):
-        member = Member.decode(memory.note(SECRETS))
+    arrived = client.arrive(asked, after=True)
+    if asked.memory.note(SECRETS):
+        member = Member.decode(asked.memory.note(SECRETS))
         member.end()
-        memory.keep(SECRETS, member.encode())
-    with process_settings(run.experiment):
-        scores = asdict(run.clients.evaluate(received))
+        asked.memory.keep(SECRETS, member.encode())
+    return pack({"id": client.owner.id, "scores": tested(arrived)})
+
+
+def tested(arrived: Arrived) -> dict[str, Any]:
+    """Accuracies of a client's model, and of the one it was sent."""
+    with process_settings(arrived.run.experiment):
+        scores = asdict(arrived.run.clients.evaluate(arrived.received))
     del scores["traffic"]  # that is the server's to count
-    return pack({"id": owner.id, **scores})
+    return scores
 
 
-def public_images(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
+def trained(client: Client, arrived: Arrived) -> tuple[Upload, float]:
+    """What a turn makes, as it may leave, and its loss."""
+    with process_settings(arrived.run.experiment):
+        outcome = arrived.run.clients.round([client.owner.id], arrived.received, arrived.clock)
+    return client.guarded(outcome.uploads, arrived.received), outcome.losses[0]
+
+
+def public_images(client: Client, asked: Asked) -> Packet:
     """Before an exchange on public images: how many this client has, and which."""
-    run, _, _ = _arrive(facts, data, owner, memory)
-    images = _public(run)
+    images = _public(client.run(asked))
     digest = hashlib.sha256(images.contiguous().numpy().tobytes()).hexdigest()
-    return pack({"id": owner.id, "images": len(images), "digest": digest})
+    return pack({"id": client.owner.id, "images": len(images), "digest": digest})
 
 
-def public_step(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
+def public_step(client: Client, asked: Asked) -> Packet:
     """A part of an exchange on public images: learn from the server's answers, then look at the next batches.
 
     Where no batch is asked for, the model after all of them is sent.
     """
-    if _asked(facts, data, owner)[0].secure:  # what is sent here has no masks
+    if asked.experiment.secure:  # what is sent here has no masks
         raise RefusedError("an upload without masks")
-    run, received, clock = _arrive(facts, data, owner, memory)
+    first, learned, wanted = (asked.facts.get(name, []) for name in ("first", "learned", "wanted"))
+    if first:
+        client.count_turn(asked)
+    run, received, clock = client.arrive(asked)
     exchange = exchange_of(run.method)
     if exchange is None:
         raise RefusedError(f"{run.method.name} exchanges nothing on public images")
     with process_settings(run.experiment):
-        phase = PublicPhase(run.engine, exchange, _public(run), [owner.id], received, clock)
-        first, learned, wanted = facts.get("first"), facts.get("learned", []), facts.get("wanted", [])
+        phase = PublicPhase(run.engine, exchange, _public(run), [client.owner.id], received, clock)
         if not (_are_batches(learned, phase.number_of_batches) and _are_batches(wanted, phase.number_of_batches)):
             raise RefusedError("there are no such public batches")
         if not first:
-            phase.models = [_recalled(memory, clock)]
+            phase.models = [_recalled(asked.memory, clock)]
         for number in learned:
             phase.learn(number, Broadcast(numbers=part_of(received.numbers, number)))
         if wanted:
             upload = Upload(numbers=numbered({number: phase.outputs(number).client(0).numbers for number in wanted}))
         else:
-            upload = phase.weights().client(0)
-    owner.check_upload(upload)
-    answer = pack({"id": owner.id}, upload)
-    owner.check_size(size(answer))
-    memory.keep(MODEL, save({"round": torch.tensor(clock.round), **phase.models[0]}) if wanted else b"")
-    return answer
+            upload = client.guarded(phase.weights(), received).client(0)
+    client.owner.check_parts([part for part in PARTS if getattr(upload, part)])
+    model = save({"round": torch.tensor(clock.round), **phase.models[0]}) if wanted else b""
+    asked.memory.keep(MODEL, model)
+    return pack({"id": client.owner.id}, upload)
 
 
 def _recalled(memory: ClientMemory, clock: Clock) -> dict[str, Tensor]:
@@ -197,115 +327,67 @@ def _public(run: Run) -> Tensor:
     return run.engine.public
 
 
-def keys(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
+def keys(client: Client, asked: Asked) -> Packet:
     """Secure aggregation, step 1: new keys."""
-    _, clock = _asked(facts, data, owner)
+    clock, memory = asked.clock, asked.memory
     before = Member.decode(memory.note(SECRETS)) if memory.note(SECRETS) else None
-    member = Member.begin(owner.id, clock.who, clock.round, before)
-    answer = pack({"id": owner.id, "public": member.keys().hex()})
+    member = Member.begin(client.owner.id, clock.who, clock.round, before)
+    answer = pack({"id": client.owner.id, "public": member.keys().hex()})
     memory.keep(SECRETS, member.encode())
     return answer
 
 
-def shares(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
+def shares(client: Client, asked: Asked) -> Packet:
     """Step 2: shares of this client's secrets, sealed for the others."""
-    _, clock = _asked(facts, data, owner)
-    member = _member(memory, clock)
-    answer = pack({"id": owner.id, "sealed": spelt(member.share(read_book(facts.get("publics"), PUBLIC)))})
-    memory.keep(SECRETS, member.encode())
-    return answer
+    member = _member(asked)
+    sealed = member.share(read_book(asked.facts.get("publics"), PUBLIC))
+    asked.memory.keep(SECRETS, member.encode())
+    return pack({"id": client.owner.id, "sealed": spelt(sealed)})
 
 
-def masked(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
+def masked(client: Client, asked: Asked) -> Packet:
     """Step 3: a turn, of which the server learns what it adds to the sum of all, and this under masks."""
-    run, received, clock = _arrive(facts, data, owner, memory)
-    member = _member(memory, clock)
-    member.receive(read_book(facts.get("sealed"), SEALED))
-    memory.keep(SECRETS, member.encode())  # now, so that the masks serve one turn, whatever is asked while it trains
-    with process_settings(run.experiment):
-        outcome = run.clients.round([owner.id], received, clock)
-    owner.check_upload(outcome.uploads.client(0))
-    terms = added(outcome.uploads, outcome.losses[0], summed(run.method, "--secure"))
+    client.count_turn(asked)
+    arrived = client.arrive(asked)
+    member = _member(asked)
+    member.receive(read_book(asked.facts.get("sealed"), SEALED))
+    asked.memory.keep(SECRETS, member.encode())  # now, so that the masks serve one turn, whatever is asked meanwhile
+    scores = tested(arrived) if asked.facts.get("test") else None
+    upload, loss = trained(client, arrived)
+    terms = added(upload, loss, summed(arrived.run.method, "--secure"))
     row = member.mask(integers(terms, len(member.who)))
-    answer = pack({"id": owner.id}, Upload(numbers={"masked": torch.from_numpy(row.view(np.int64))}))
-    owner.check_size(size(answer))
-    memory.keep(SECRETS, member.encode())
-    remember(memory, run.engine.groups[0], clock.round)
+    upload = Upload(numbers={"masked": torch.from_numpy(row.view(np.int64))})
+    answer = pack({"id": client.owner.id, "scores": scores}, upload)
+    asked.memory.keep(SECRETS, member.encode())
+    client.keep(asked, arrived)
     return answer
 
 
-def unmask(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
+def unmask(client: Client, asked: Asked) -> Packet:
     """Step 4: a share of one secret of each client, by which the masks of the sum come off."""
-    _, clock = _asked(facts, data, owner)
-    member = _member(memory, clock)
-    answer = pack({"id": owner.id, "told": spelt(member.reveal(facts["there"]))})
-    memory.keep(SECRETS, member.encode())
-    return answer
+    member = _member(asked)
+    told = member.reveal(asked.facts["there"])
+    asked.memory.keep(SECRETS, member.encode())
+    return pack({"id": client.owner.id, "told": spelt(told)})
 
 
-def _member(memory: ClientMemory, clock: Clock) -> Member:
+def _member(asked: Asked) -> Member:
     """This client's side of the round's secure aggregation, as it was after the last step."""
-    member = Member.decode(memory.note(SECRETS)) if memory.note(SECRETS) else None
-    if member is None or member.round != clock.round:
+    member = Member.decode(asked.memory.note(SECRETS)) if asked.memory.note(SECRETS) else None
+    if member is None or member.round != asked.clock.round:
         raise RefusedError("it has no keys for this round")
     return member
 
 
-def _asked(facts: Mapping[str, Any], data: bytes, owner: Owner) -> tuple[Experiment, Clock]:
-    """What is to be done, if the owner allows it, and when."""
-    experiment = Experiment.from_mapping(facts["experiment"])
-    owner.check(experiment, len(data))
-    number, rounds, who, clients, seed = facts["clock"]
-    return experiment, Clock(number, rounds, tuple(who), clients, seed)
-
-
-def _arrive(
-    facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory, after: bool = False
-) -> tuple[Run, Broadcast, Clock]:
-    """This client as it is before a round, or after it, and what it was sent."""
-    experiment, clock = _asked(facts, data, owner)
-    here = federation_here(experiment, owner).named(facts["classes"], facts["domains"])
-    machine: dict[str, Any] = {"device": owner.device, "threads": owner.threads, "engine": "sequential", "width": None}
-    machine["data_dir"] = owner.data_dir or experiment.data_dir  # of public images; federation_here has its own
-    run = new_run(replace(experiment, secure=False, **machine), federation=here)
-    (group,) = run.engine.groups
-    recall(memory, group, clock.round + after)
-    flat, largest = tensors_of(data), int(owner.megabytes * 1e6)
-    schema = Schema.of_broadcast(flat, group.own.initial, len(here.classes), group.feature_size, largest)
-    return run, Broadcast.from_flat(schema.check(flat)), clock
-
-
-def _answer(handler: Handler, message: Message, context: Context) -> Message:
-    """The handler's answer; of an error nothing but its type and a code leaves this machine."""
-    try:
-        owner = Owner.of(context.node_config)
-        facts, data = unpack(message.content, int(owner.megabytes * 1e6))
-        memory: ClientMemory = StateMemory(context.state)
-        if owner.memory is not None:
-            memory = FolderMemory(Path(owner.memory) / _plain(facts["run"]))
-        return Message(handler(facts, data, owner, memory), reply_to=message)
-    except RefusedError as error:
-        print(f"refused: {error}", flush=True)
-        return Message(Error(REFUSED, "RefusedError"), reply_to=message)
-    except Exception as error:  # whatever it is, it may tell of the data
-        traceback.print_exc()
-        return Message(Error(FAILED, type(error).__name__), reply_to=message)
-
-
-def _plain(name: Any) -> str:
-    """The name of a run, which becomes that of a folder."""
-    if not (isinstance(name, str) and name.isalnum() and len(name) <= 64):
-        raise RefusedError("the run has no plain name")
-    return name
-
-
-app = ClientApp()
-app.train()(partial(_answer, train))
-app.evaluate()(partial(_answer, evaluate))
-app.query("hello")(partial(_answer, hello))
-app.query("keys")(partial(_answer, keys))
-app.query("shares")(partial(_answer, shares))
-app.train("masked")(partial(_answer, masked))
-app.query("unmask")(partial(_answer, unmask))
-app.query("public")(partial(_answer, public_images))
-app.train("public")(partial(_answer, public_step))
+HANDLERS: dict[str, Callable[[Client, Asked], Packet]] = {
+    "query.hello": hello,
+    "train": train,
+    "evaluate": evaluate,
+    "query.public": public_images,
+    "train.public": public_step,
+    "query.keys": keys,
+    "query.shares": shares,
+    "train.masked": masked,
+    "query.unmask": unmask,
+}
+"""What a client does, by the kind of a message."""

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from flwr.app import RecordDict
 from safetensors.torch import save
 
-from protofed.deploy.wire import record
 from protofed.engines.client_group import Group
 from protofed.internal.atomic_files import write_file
 from protofed.messages import tensors_in
@@ -43,41 +41,6 @@ class ClientMemory(Protocol):
 
     def keep(self, name: str, data: bytes) -> None:
         """Keep it in place of what was kept before."""
-
-
-class StateMemory:
-    """In the state that Flower keeps for a client during a run: in a simulation, and wherever no folder is given."""
-
-    NAME = "protofed-own-"
-    NOTE = "protofed-note-"
-
-    def __init__(self, state: RecordDict) -> None:
-        self.state = state
-
-    def rounds(self) -> list[int]:
-        """Of which rounds there are models."""
-        return [int(name.removeprefix(self.NAME)) for name in self.state if name.startswith(self.NAME)]
-
-    def read(self, number: int) -> bytes:
-        """The model after a round."""
-        return self.state.array_records[f"{self.NAME}{number}"]["safetensors"].data
-
-    def write(self, number: int, data: bytes) -> None:
-        """Keep the model after a round."""
-        self.state[f"{self.NAME}{number}"] = record(data)
-
-    def forget(self, number: int) -> None:
-        """Do not keep it any longer."""
-        del self.state[f"{self.NAME}{number}"]
-
-    def note(self, name: str) -> bytes:
-        """What is kept within a round under a name; nothing if there is none."""
-        key = self.NOTE + name
-        return self.state.array_records[key]["safetensors"].data if key in self.state else b""
-
-    def keep(self, name: str, data: bytes) -> None:
-        """Keep it in place of what was kept before."""
-        self.state[self.NOTE + name] = record(data)
 
 
 class FolderMemory:
@@ -122,13 +85,16 @@ class FolderMemory:
         return self.folder / f"{number}.safetensors"
 
 
-def recall(memory: ClientMemory, group: Group, before: int) -> None:
-    """Give a client, the only one of its group, the model it had before a round."""
-    known = [number for number in memory.rounds() if number < before]
-    if known:
-        state = tensors_in(memory.read(max(known)))
-        group.taken[0] = state.pop("taken")
-        group.own.put([0], {name.removeprefix("own/"): tensor.unsqueeze(0) for name, tensor in state.items()})
+def last_round(memory: ClientMemory, before: int) -> int | None:
+    """The last round before another of which there is a model."""
+    return max((number for number in memory.rounds() if number < before), default=None)
+
+
+def recall(memory: ClientMemory, group: Group, number: int) -> None:
+    """Give a client, the only one of its group, the model it had after a round."""
+    state = tensors_in(memory.read(number))
+    group.taken[0] = state.pop("taken")
+    group.own.put([0], {name.removeprefix("own/"): tensor.unsqueeze(0) for name, tensor in state.items()})
 
 
 def remember(memory: ClientMemory, group: Group, number: int) -> None:

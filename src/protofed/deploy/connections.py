@@ -10,15 +10,14 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from protofed.deploy.exchange import exchange
+from protofed.deploy.exchange import Question, exchange
 from protofed.deploy.server_settings import Settings, read_nodes
-from protofed.deploy.wire import LARGEST, pack, size, unpack
+from protofed.deploy.wire import LARGEST, Packet, pack, unpack
+from protofed.errors import RefusedError
 from protofed.experiment import Experiment
 from protofed.runs.network_label import MOST_CLASSES
-from protofed.trust.screening import RefusedError
 
 LOG = logging.getLogger("flwr")
 LARGEST_IMAGE = 2**24
@@ -70,9 +69,8 @@ class Connections:
         self.failed = {}
         new = nodes - {client.node for client in self.known.values()} - self.refused.keys()
         if new:
-            questions = dict.fromkeys(sorted(new), pack(self.facts()))
-            seconds = self.settings.deadline
-            answers = exchange(self.grid, questions, "query.hello", "hello", seconds, self._read_hello)
+            questions = dict.fromkeys(sorted(new), Question("query.hello", pack(self.facts())))
+            answers = exchange(self.grid, questions, "hello", self.settings.deadline, self._read_hello)
             for node, (number, client) in sorted(answers.given.items(), key=lambda item: item[1][0]):
                 self._bind(node, number, client)
             self._sort_out()
@@ -95,8 +93,8 @@ class Connections:
                 return found
             time.sleep(PAUSE)
 
-    def _read_hello(self, node: int, content: RecordDict) -> tuple[tuple[int, Known], int]:
-        facts, _ = unpack(content, LARGEST)
+    def _read_hello(self, node: int, packet: Packet) -> tuple[int, Known]:
+        facts, _ = unpack(packet, LARGEST)
         number, samples, shape = facts.get("id"), facts.get("samples"), facts.get("shape")
         brings = facts.get("brings")
         names = [facts.get("classes"), facts.get("domains")]
@@ -111,8 +109,7 @@ class Connections:
         classes, domains = (tuple(some) for some in names)  # type: ignore[arg-type]  # lists of names, as was checked
         if len(classes) > MOST_CLASSES:
             raise RefusedError("its classes are too many")
-        client = Known(node, brings, samples, (shape[0], shape[1], shape[2]), classes, domains)
-        return (number, client), size(content)
+        return number, Known(node, brings, samples, (shape[0], shape[1], shape[2]), classes, domains)
 
     def _bind(self, node: int, number: int, client: Known) -> None:
         why = None

@@ -6,20 +6,31 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from protofed.deploy.wire import size
+from protofed.deploy.records import from_records, to_records
+from protofed.deploy.wire import REFUSED, Packet
+from protofed.errors import RefusedError
 from protofed.messages import Traffic
-from protofed.trust.screening import RefusedError
 
-POLL = 0.1
+POLL = 0.05
 """Seconds until the second look for answers; later ones are further apart, for each costs the server's process too."""
 SLOWEST = 1.0
 """Seconds between two looks at most."""
 
+LONGEST = 300
+"""Characters of a client's reason that are kept."""
+
 T = TypeVar("T")
+
+
+class Question(NamedTuple):
+    """What a node is asked: the kind of the message, and the message."""
+
+    kind: str
+    packet: Packet
 
 
 class Answers(NamedTuple, Generic[T]):
@@ -32,15 +43,18 @@ class Answers(NamedTuple, Generic[T]):
 
 def exchange(
     grid: Grid,
-    questions: Mapping[int, RecordDict],
-    kind: str,
+    questions: Mapping[int, Question],
     group: str,
     deadline: float,
-    read: Callable[[int, RecordDict], tuple[T, int]],
+    read: Callable[[int, Packet], T],
 ) -> Answers[T]:
-    """Ask every node its question; `read` checks an answer and says how many bytes it had."""
+    """Ask every node its question; `read` checks an answer."""
     began, nodes = time.monotonic(), list(questions)
-    messages = [Message(questions[node], node, kind, group_id=group, ttl=deadline) for node in nodes]
+    records = {id(packet): to_records(packet) for _, packet in questions.values()}  # most are asked the same
+    messages = [
+        Message(records[id(packet)], node, kind, group_id=group, ttl=deadline)
+        for node, (kind, packet) in questions.items()
+    ]
     numbers = list(grid.push_messages(messages))
     waiting = {number: node for number, node in zip(numbers, nodes, strict=True) if number}
     given: dict[int, T] = {}
@@ -55,8 +69,9 @@ def exchange(
                 left_out[node] = _reason(answer.error, late)
                 continue
             try:
-                given[node], length = read(node, answer.content)
-                received += length
+                packet = from_records(answer.content)
+                given[node] = read(node, packet)
+                received += packet.size()
             except RefusedError as error:
                 left_out[node] = f"refused: {error}"
         if time.monotonic() - began > deadline:  # after a last look: asking may take long too
@@ -64,12 +79,17 @@ def exchange(
         if waiting:
             time.sleep(min(POLL + (time.monotonic() - began) / 20, SLOWEST))
     left_out |= dict.fromkeys(waiting.values(), late)
-    asked = sum(size(question) for question in questions.values())
+    asked = sum(packet.size() for _, packet in questions.values())
     return Answers(given, left_out, Traffic(received, asked))
 
 
 def _reason(error: Error, late: str) -> str:
-    """Flower's own errors in words; of others the code and the type, for the rest may be anything, of data too."""
+    """Flower's own errors, and what an owner refuses, in words; of others the code and the type, for the rest may be
+    anything, of data too.
+    """
+    if error.code == REFUSED:
+        words = "".join(one for one in (error.reason or "") if one.isprintable())
+        return f"it refuses: {words[:LONGEST]}"
     if error.code in (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE):  # it has expired
         return late
     if error.code == ErrorCode.NODE_UNAVAILABLE:

@@ -1,7 +1,7 @@
 """The folder of a federation of real machines on Flower: its settings, and the parts of server and clients.
 
 DIR/federation.yaml      address, number of clients, deadlines
-DIR/server/              stays at the server: certificate authority, its certificate, the clients' public keys
+DIR/server/              stays at the server: its certificate and key, the clients' public keys, messages that wait
 DIR/clients/K/           goes to client K: its key, the authority's certificate, client.yaml
 DIR/runs/                what came out
 """
@@ -12,12 +12,14 @@ import dataclasses
 import ipaddress
 import math
 import re
+import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
+from protofed.deploy.owner import template
 from protofed.deploy.pki import certify, make_authority, make_client_key, write_certificate
 from protofed.deploy.server_settings import Settings, read_nodes
 from protofed.errors import UserError
@@ -27,19 +29,6 @@ from protofed.internal.yaml_files import read_yaml
 
 LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 """A part of the name of a machine."""
-CLIENT = """\
-# What this client is and allows. Its owner may change everything but the id.
-{facts}
-#data: /path/to/images           # a folder or an npz file, or a dataset's name; `deploy client --data` says it too
-#data_dir: /path                 # where a dataset's files are
-#methods: [fedproto, mp-fedcl]   # any, unless given
-#rounds: 200                     # at most
-#megabytes: 100                  # of a message, in or out
-#send: [prototypes, numbers]     # what may leave: weights, prototypes, numbers
-#secure: required                # uploads leave under secure aggregation's masks only
-#device: cpu
-#threads: 1
-"""
 
 
 @dataclass(frozen=True)
@@ -74,9 +63,19 @@ class FederationFolder:
         return self.folder / "server"
 
     @property
-    def home(self) -> Path:
-        """Flower's configuration and state."""
-        return self.server / "flower"
+    def log(self) -> Path:
+        """What the server says; it is locked while the server runs."""
+        return self.server / "server.log"
+
+    @property
+    def database(self) -> Path:
+        """Where messages wait for clients, and answers for runs."""
+        return self.server / "state.db"
+
+    @property
+    def nodes_file(self) -> Path:
+        """The node of each client, which is known from its key."""
+        return self.server / "nodes.json"
 
     def client(self, number: int) -> Path:
         """A client's part."""
@@ -84,12 +83,15 @@ class FederationFolder:
 
     def nodes(self) -> dict[int, int]:
         """The nodes of the clients that are registered so far."""
-        path = self.server / "nodes.json"
-        return read_nodes(path) if path.exists() else {}
+        return read_nodes(self.nodes_file) if self.nodes_file.exists() else {}
 
 
-def init(federation: FederationFolder) -> None:
-    """Make the folder, with all certificates and keys; what is there is never written over."""
+def init(federation: FederationFolder) -> str:
+    """Make the folder, with all certificates and keys; what is there is never written over.
+
+    Returns:
+        The passphrase of the authority's key, which is written nowhere.
+    """
     folder = federation.folder
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError("DIR", str(folder), "it is a file, or not empty; name a new folder")
@@ -112,28 +114,28 @@ def init(federation: FederationFolder) -> None:
     except OSError as error:
         raise UserError("DIR", str(folder), f"it cannot be made: {error.strerror}") from None
     try:
-        _fill(federation)
+        return _fill(federation)
     except BaseException:  # so that the same command works again
         shutil.rmtree(folder)
         raise
 
 
-def _fill(federation: FederationFolder) -> None:
-    """Write certificates, keys and configuration."""
+def _fill(federation: FederationFolder) -> str:
+    """Write certificates, keys and configuration; the passphrase of the authority's key."""
     federation.server.mkdir(mode=0o700)
     (federation.server / "keys").mkdir()
-    authority = make_authority(federation.server, federation.days)
+    passphrase = "-".join(secrets.token_hex(2) for _ in range(8))
+    authority = make_authority(federation.server, federation.days, passphrase)
     certify(federation.server, "server", federation.host, authority, federation.days)
     for number in range(federation.clients):
         place = federation.client(number)
         place.mkdir(mode=0o700, parents=True)
         make_client_key(place / "key", federation.server / "keys" / f"{number}.pub")
         write_certificate(place, authority[0])
-        certify(place, "local", "127.0.0.1", authority, federation.days)
-        facts = yaml.safe_dump({"id": number, "server": federation.address}).strip()
-        write_text(place / "client.yaml", CLIENT.format(facts=facts))
+        write_text(place / "client.yaml", template(number, federation.address))
     says = {k: v for k, v in dataclasses.asdict(federation).items() if k != "folder"}
     write_text(federation.folder / "federation.yaml", yaml.safe_dump(says, sort_keys=False))
+    return passphrase
 
 
 def _is_host(host: str) -> bool:

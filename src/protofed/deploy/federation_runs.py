@@ -1,20 +1,19 @@
-"""Runs of a whole federation: begun, followed and listed from the server's machine."""
+"""Runs of a whole federation: begun and listed on the server's machine, by who may read the federation's folder."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from protofed.deploy import follow_run
 from protofed.deploy.federation import FederationFolder
-from protofed.deploy.flower_app import write_app
-from protofed.deploy.processes import CONNECTION, commands
+from protofed.deploy.processes import is_running, logged
 from protofed.deploy.server_settings import Settings, check_out
-from protofed.errors import UserError
+from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment
-from protofed.server.round import Round
+
+if TYPE_CHECKING:
+    from protofed.runs.progress import Progress
 
 
 def check(federation: FederationFolder, experiment: Experiment, out: Path) -> None:
@@ -24,31 +23,45 @@ def check(federation: FederationFolder, experiment: Experiment, out: Path) -> No
     check_out(out, experiment)
 
 
-def play(federation: FederationFolder, experiment: Experiment, out: Path, each: Callable[[Round], None]) -> None:
-    """A run of the whole federation, from its beginning or from where its folder says."""
+def play(federation: FederationFolder, experiment: Experiment, out: Path, progress: Progress, quiet: bool) -> None:
+    """A run of the whole federation, from its beginning or from where its folder says.
+
+    Raises:
+        LostError: the server is not running, or clients are missing; the run can go on.
+    """
+    from protofed.deploy import link  # and Flower
+    from protofed.deploy.server import serve  # and torch
+
+    _require_server(federation)
     settings = Settings(
-        str(out.resolve()),
-        federation.minimum,
-        federation.deadline,
-        federation.wait,
-        str(federation.server / "nodes.json"),
+        str(out.resolve()), federation.minimum, federation.deadline, federation.wait, str(federation.nodes_file)
     )
-    apps = federation.server / "apps"
-    app = apps / f"{out.name}-{len(list(apps.glob('*'))) if apps.exists() else 0}"
     machine: dict[str, Any] = {"data_dir": None, "device": "cpu", "threads": 1, "engine": "sequential", "width": None}
-    write_app(app, dataclasses.replace(experiment, **machine), settings)
-    follow_run.play(federation.home, app, out, each)
+    with logged(federation.server / "runs.log", warn=not quiet):
+        state = link.open_state(federation.database)
+        with link.new_run(state, lambda: _require_server(federation)) as grid:
+            serve(grid, dataclasses.replace(experiment, **machine), settings, progress)
+
+
+def _require_server(federation: FederationFolder) -> None:
+    if not is_running(federation.log):
+        raise LostError(f"the server is not running: start it with `protofed deploy server {federation.folder}`")
 
 
 def status(federation: FederationFolder) -> dict[str, Any]:
-    """Who is there, and which runs there have been; an error where no server answers."""
-    nodes = federation.nodes()
-    with commands(federation.home) as ask:
-        found = ask("supernode", "list", CONNECTION)["nodes"]
-        runs = ask("list", CONNECTION)["runs"]
-    online = {int(node["node-id"]): str(node["status"]) for node in found}
-    return {
-        "address": federation.address,
-        "clients": {client: online.get(node, "unknown") for client, node in nodes.items()},
-        "runs": [{"id": run["run-id"], "status": run["status"], "began": run["pending-at"]} for run in runs],
+    """Whether the server runs, who is connected, and which runs there have been."""
+    found: dict[str, Any] = {"address": federation.address, "running": is_running(federation.log)}
+    if not federation.database.exists():
+        return found | {"clients": dict.fromkeys(range(federation.clients), "registered"), "runs": []}
+    from protofed.deploy import link
+
+    with logged(federation.server / "runs.log"):
+        state = link.open_state(federation.database)
+        nodes = {node.node_id: node.status for node in state.get_node_info()}
+        runs = state.get_run_info(order_by="pending_at", ascending=True)
+        states = state.get_run_status({run.run_id for run in runs})
+    ended = {number: ":".join(filter(None, (one.status, one.sub_status))) for number, one in states.items()}
+    return found | {
+        "clients": {client: nodes.get(node, "unknown") for client, node in federation.nodes().items()},
+        "runs": [{"id": run.run_id, "status": ended[run.run_id], "began": run.pending_at} for run in runs],
     }

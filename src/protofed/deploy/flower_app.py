@@ -49,7 +49,7 @@ app = server_app(Path(__file__).parent)
 CLIENT = '''\
 """The clients of this app."""
 
-from protofed.deploy.client import app
+from protofed.deploy.flower_client import app
 
 __all__ = ["app"]
 '''

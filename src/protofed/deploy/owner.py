@@ -1,46 +1,178 @@
-"""client.yaml, without torch: what the owner of a client says, checked when the client starts and at every message."""
+"""client.yaml, without torch: what the owner of a client says, and what of an experiment it does not allow."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from dataclasses import dataclass, replace
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, TypeVar
 
-from protofed.errors import UserError, unknown
-from protofed.internal.schema import made
+import yaml
+
+from protofed.errors import RefusedError, UserError, unknown
+from protofed.experiment import Experiment
+from protofed.internal.schema import Bounds, made
 from protofed.internal.yaml_files import read_yaml
 
+T = TypeVar("T")
 PARTS = ("weights", "prototypes", "numbers")
+"""What an upload may hold."""
+NOT_IN_FILE = ("simulated",)
+
+
+def _key(default: T, text: str, example: str = "", **bounds: float) -> T:
+    return field(default=default, metadata={"help": text, "example": example, "bounds": Bounds(**bounds)})
 
 
 @dataclass(frozen=True)
-class Says:
-    """What the owner of a client says: which client it is, what data it has, and what it may take part in."""
+class Owner:
+    """What the owner of a client says: which client it is, what data it has, and what it may be asked for."""
 
-    id: int
-    data: str | None = None  # a dataset, or a path; unless given, the experiment's dataset
-    data_dir: str | None = None
-    methods: tuple[str, ...] | None = None  # any, unless given; also files with a method or model (file.py:Class)
-    rounds: int = 1_000_000
-    megabytes: float = 1000.0  # of a message, in or out
-    send: tuple[str, ...] = PARTS  # what an upload may hold
-    secure: Literal["optional", "required"] = "optional"  # whether uploads leave under secure aggregation's masks only
-    device: str = "cpu"
-    threads: int | None = None
-    memory: str | None = None  # folder of what is kept between rounds
-    server: str | None = None  # where it is; `protofed deploy client` reads it
+    id: int = field(metadata={"help": "Which client this is.", "bounds": Bounds(at_least=0)})
+    server: str | None = _key(None, "Where the server is.", "server.example.org:9092")
+    data: str | None = _key(
+        None,
+        "A folder of images, an npz file, or a dataset's name; `deploy client --data` says it too. Without it, this "
+        "client takes its part of the experiment's dataset, which may be a name but no path.",
+        "/path/to/images",
+    )
+    data_dir: str | None = _key(None, "Where the files of datasets are that are named.", "/path")
+    public: str | None = _key(
+        None, "Public images, for methods that exchange some; in place of those that the server names.", "digit-domains"
+    )
+    methods: tuple[str, ...] | None = _key(
+        None, "Which may be run; any of protofed's own, unless given. A file with a method or a model must be listed.",
+        "[fedproto, mp-fedcl]",
+    )  # fmt: skip
+    send: tuple[str, ...] = _key(PARTS, "What may leave: of weights, prototypes, numbers.", "[prototypes, numbers]")
+    secure: Literal["optional", "required"] = _key(
+        "optional", "required: uploads leave under the masks of secure aggregation alone.", "required"
+    )
+    turns: int = _key(1_000_000, "Turns of one run at most, as this client counts them.", "200", at_least=1)
+    turns_per_day: int = _key(1_000_000, "Turns of all runs in a day at most (UTC).", "500", at_least=1)
+    megabytes: float = _key(1000.0, "Of one message at most, in or out.", "100", above=0)
+    megabytes_per_day: float = _key(1_000_000.0, "Sent in a day at most (UTC).", "2000", above=0)
+    min_samples: int = _key(10, "Training on fewer samples is refused: little hides one among few.", "50", at_least=1)
+    min_batch: int = _key(8, "A smaller batch size is refused: an update of one image shows it.", "16", at_least=1)
+    max_epochs: int = _key(100, "Local epochs of a turn at most.", "10", at_least=1)
+    min_count: int = _key(0, "An experiment whose min_count is smaller is refused.", "5", at_least=0)
+    clip: float | None = _key(
+        None, "What a turn changes is scaled to this norm at most, before it is sent.", "1.0", above=0
+    )
+    noise: float = _key(0.0, "Gaussian noise on what is sent, as a multiple of clip.", "0.5", at_least=0)
+    disk_megabytes: float = _key(10_000.0, "What is kept of all runs together at most.", "1000", above=0)
+    device: str = _key("cpu", "What it trains on.", "cuda")
+    threads: int | None = _key(None, "CPU threads.", "1", at_least=1)
+    memory: str | None = _key(None, "Folder of what is kept between rounds; beside client.yaml, unless given.", "/path")
+    simulated: bool = False  # all clients are on one machine, and its user names files
 
     @classmethod
-    def read(cls, path: Path, data: str | None = None) -> Self:
-        """From a client.yaml, with this data if it is given."""
-        says = made(str(path), cls, {"memory": str(path.parent / "memory"), **read_yaml(path)})
+    def read(cls, path: Path) -> Owner:
+        """From a client.yaml; whether its data is there is for `with_data` to see.
+
+        Raises:
+            UserError: a key is unknown, or its value not usable.
+        """
+        says = made(str(path), cls, {"memory": str(path.parent / "memory"), **read_yaml(path)}, simulated=False)
+        for item in keys():
+            item.metadata["bounds"].check(f"{path}: {item.name}", getattr(says, item.name))
         for part in says.send:
             if part not in PARTS:
                 raise unknown(f"{path}: send", part, PARTS)
-        if data is not None:
-            return replace(says, data=dataset_at("--data", data))
-        return says if says.data is None else replace(says, data=dataset_at(f"{path}: data", says.data))
+        if says.noise and says.clip is None:
+            raise UserError(f"{path}: noise", says.noise, "it is a multiple of clip, which must be given too")
+        return says
+
+    def with_data(self, data: str | None) -> Owner:
+        """With this data in place of what client.yaml names, if it is given; either must be there.
+
+        Raises:
+            UserError: there is no such file, folder or dataset.
+        """
+        named = {"data": self.data if data is None else data, "public": self.public}
+        flags = {"data": "client.yaml: data" if data is None else "--data", "public": "client.yaml: public"}
+        found: dict[str, Any] = {name: dataset_at(flags[name], said) for name, said in named.items() if said}
+        return replace(self, **found)
+
+    def objections(self, experiment: Experiment) -> list[str]:
+        """What an experiment asks for that the owner does not allow, each in a few words."""
+        found = [*self._named_files(experiment)]
+        if self.methods is not None and experiment.method not in self.methods:
+            found.append(f"method {experiment.method}: {', '.join(self.methods)} may be run")
+        if self.secure == "required" and not experiment.secure:
+            found.append("no secure aggregation: it is required")
+        if experiment.rounds > self.turns and experiment.participation == 1:
+            found.append(f"{experiment.rounds} rounds: {self.turns} turns of a run are allowed")
+        for name, value, least in (
+            ("batch_size", experiment.batch_size, self.min_batch),
+            ("min_count", experiment.min_count, self.min_count),
+        ):
+            if value < least:
+                found.append(f"{name} {value}: it must be {least} or more")
+        if experiment.epochs > self.max_epochs:
+            found.append(f"{experiment.epochs} epochs: {self.max_epochs} are allowed")
+        return found
+
+    def check(self, experiment: Experiment) -> None:
+        """Refuse what is not allowed."""
+        if found := self.objections(experiment):
+            raise RefusedError("; ".join(found))
+
+    def check_samples(self, number: int) -> None:
+        """Refuse to train on few samples; how many there are is not said."""
+        if number < self.min_samples:
+            raise RefusedError(f"it would train on fewer than {self.min_samples} samples")
+
+    def check_size(self, number: int) -> None:
+        """Refuse messages that are too large, in or out."""
+        if number > self.megabytes * 1e6:
+            raise RefusedError(f"a message of {number / 1e6:.1f} MB: {self.megabytes:g} MB are allowed")
+
+    def check_parts(self, parts: Sequence[str]) -> None:
+        """Refuse to send what may not be sent."""
+        for part in parts:
+            if part not in self.send:
+                raise RefusedError(f"{part} may not be sent")
+
+    def _named_files(self, experiment: Experiment) -> list[str]:
+        """Files of this machine that an experiment names: the server is not to know, or choose, what is here."""
+        if self.simulated:
+            return []
+        code = [name for name in (experiment.method, *experiment.model.split(",")) if ":" in name]
+        found = [f"the code of {name}: it is not listed under methods" for name in code if name not in self._listed()]
+        named = {} if self.data is not None else {"dataset": experiment.dataset}
+        named |= {} if self.public is not None else {"public": experiment.public or ""}
+        found += [f"{name} {value}: a server names no path" for name, value in named.items() if ":" in value]
+        for name in ("start", "encoder"):
+            if getattr(experiment, name) is not None:
+                found.append(f"{name} {getattr(experiment, name)}: a server names no path")
+        return found
+
+    def _listed(self) -> Sequence[str]:
+        return self.methods or ()
+
+
+def keys() -> list[dataclasses.Field[Any]]:
+    """What client.yaml may say, in the order of the file."""
+    return [item for item in dataclasses.fields(Owner) if item.name not in NOT_IN_FILE]
+
+
+def template(number: int, server: str) -> str:
+    """A client.yaml that names every key; what is not given yet is commented out."""
+    lines = [
+        "# What this client is and allows; checked when it starts, and held against every message (docs/deployment.md)."
+    ]
+    lines.append(yaml.safe_dump({"id": number, "server": server}).strip())
+    for item in keys():
+        if item.name not in ("id", "server"):
+            lines += ["", *textwrap.wrap(item.metadata["help"], 110, initial_indent="# ", subsequent_indent="# ")]
+            default = item.default if item.default is not None and not isinstance(item.default, tuple) else None
+            shown = item.metadata["example"] if default is None else yaml.safe_dump(default).splitlines()[0]
+            lines.append(f"#{item.name}: {shown}")
+    return "\n".join(lines) + "\n"
 
 
 def dataset_at(argument: str, data: str) -> str:
@@ -48,7 +180,7 @@ def dataset_at(argument: str, data: str) -> str:
     if kind := re.fullmatch("(npz|folder):(.*)", data):
         return f"{kind[1]}:{_there(argument, kind[2])}"
     if "/" not in data and "." not in data:
-        from protofed.data import DATASETS  # and torch, which a client that brings no dataset's name does not wait for
+        from protofed.data import DATASETS  # and torch, which who only reads client.yaml has no use for
 
         if data in DATASETS:
             return data

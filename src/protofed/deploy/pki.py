@@ -13,11 +13,12 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
     Encoding,
+    KeySerializationEncryption,
     NoEncryption,
     PrivateFormat,
     PublicFormat,
-    load_pem_private_key,
     load_ssh_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -28,8 +29,8 @@ from protofed.internal.atomic_files import write_file
 Authority = tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
 
 
-def make_authority(folder: Path, days: int) -> Authority:
-    """A certificate authority, as ca.crt and ca.key in a folder."""
+def make_authority(folder: Path, days: int, passphrase: str) -> Authority:
+    """A certificate authority, as ca.crt and ca.key in a folder; the key is encrypted with the passphrase."""
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ProtoFed federation")])
     usage = x509.KeyUsage(
@@ -49,7 +50,7 @@ def make_authority(folder: Path, days: int) -> Authority:
     builder = builder.add_extension(usage, critical=True).add_extension(identity, critical=False)
     certificate = builder.sign(key, hashes.SHA384())
     write_certificate(folder, certificate)
-    write_secret(folder / "ca.key", _pem(key))
+    write_secret(folder / "ca.key", _pem(key, BestAvailableEncryption(passphrase.encode())))
     return certificate, key
 
 
@@ -106,15 +107,21 @@ def check_keys(place: Path) -> None:
     """Refuse a client without its keys and certificates: Flower would try for minutes, and not say why."""
     readers: dict[str, Callable[[bytes], object]] = {
         "ca.crt": x509.load_pem_x509_certificate,
-        "local.pem": x509.load_pem_x509_certificate,
         "key": lambda data: load_ssh_private_key(data, None),
-        "local.key": lambda data: load_pem_private_key(data, None),
     }
     for name, read in readers.items():
         try:
             read((place / name).read_bytes())
         except (OSError, ValueError, TypeError, UnsupportedAlgorithm):
             raise UserError("DIR", str(place / name), "it is not the file that `protofed deploy init` made") from None
+
+
+def expiry(path: Path) -> datetime.datetime:
+    """Until when a certificate is valid."""
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    except (OSError, ValueError):
+        raise UserError("DIR", str(path), "it is not the file that `protofed deploy init` made") from None
 
 
 def write_secret(path: Path, data: bytes) -> None:
@@ -127,5 +134,5 @@ def write_new(path: Path, data: bytes) -> None:
     write_file(path, lambda draft: draft.write_bytes(data), alone=True, mode=0o644)
 
 
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+def _pem(key: ec.EllipticCurvePrivateKey, how: KeySerializationEncryption | None = None) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, how or NoEncryption())

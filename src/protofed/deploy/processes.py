@@ -6,6 +6,7 @@ import ctypes
 import errno
 import fcntl
 import json
+import logging
 import os
 import signal
 import socket
@@ -17,7 +18,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import Any
+from typing import IO, Any
 
 from protofed.deploy.server_settings import toml
 from protofed.errors import LostError, UserError
@@ -74,32 +75,84 @@ def free_port() -> int:
 def alone(log: Path) -> Iterator[None]:
     """Refuse to be a second one of what writes this log, and stop what an earlier one has left that was killed."""
     with log.open("ab") as claim:
-        try:
-            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError("DIR", str(log.parent), "it is running already") from None
-        except OSError:  # a file system without locks, where it might be another's
-            pass
-        else:
+        if _locked(claim):
             _stop(log)
         yield
 
 
+def _locked(claim: IO[bytes]) -> bool:
+    """Take the lock of a log; not on a file system without locks, where what runs might be another's."""
+    for last in (False, False, True):
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if last:
+                raise UserError("DIR", str(Path(claim.name).parent), "it is running already") from None
+            time.sleep(0.1)  # somebody may be looking whether it runs
+        except OSError:
+            break
+    return False
+
+
+def is_running(log: Path) -> bool:
+    """Whether there is a process that writes this log; on a file system without locks, that is assumed."""
+    if not log.exists():
+        return False
+    with log.open("ab") as claim:
+        try:
+            fcntl.flock(claim, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+@contextmanager
+def logged(path: Path, warn: bool = False) -> Iterator[None]:
+    """What Flower and the server say goes to a file, and warnings, if asked for, to the terminal too."""
+    from flwr.supercore.logger import FLOWER_LOGGER as logger  # it sets it up when it is imported
+
+    file = logging.FileHandler(path, encoding="utf-8")
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handlers: list[logging.Handler] = [file, *([_Terminal(logging.WARNING)] if warn else [])]
+    before, level, propagate = logger.handlers[:], logger.level, logger.propagate
+    logger.handlers[:] = handlers
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.handlers[:] = before
+        logger.setLevel(level)
+        logger.propagate = propagate
+        file.close()
+
+
+class _Terminal(logging.Handler):
+    """Prints where standard error is now, which a bar of progress may have taken."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(record.getMessage(), file=sys.stderr, flush=True)
+
+
 @contextmanager
 def running(
-    command: Sequence[str], home: Path, log: Path, more: Mapping[str, str] = MappingProxyType({})
+    command: Sequence[str],
+    home: Path,
+    log: Path,
+    more: Mapping[str, str] = MappingProxyType({}),
+    pipes: bool = False,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process and all that it starts, in whatever session; none of them is left at the end.
 
-    `more` is added to its environment.
+    `more` is added to its environment; with `pipes` its input and output are the caller's, and its log has the errors.
     """
     with log.open("ab") as file:
         process = subprocess.Popen(
             command,
             env=environment(home) | {MARK: str(log.resolve()), **more},
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
+            stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if pipes else file,
+            stderr=file,
             start_new_session=True,
             preexec_fn=end_with_parent,  # noqa: PLW1509 - it calls nothing but the system
         )
@@ -107,6 +160,10 @@ def running(
             yield process
         finally:
             _stop(log, process)
+            for end in (process.stdin, process.stdout):
+                if end is not None:
+                    with suppress(OSError):
+                        end.close()
 
 
 def hangup() -> list[signal.Signals]:

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from flwr.app import RecordDict
-
 from protofed.data import Federation
 from protofed.deploy.connections import LOG, Connections
-from protofed.deploy.exchange import Answers, exchange
+from protofed.deploy.exchange import Answers, Question, exchange
 from protofed.deploy.remote_public import RemotePublicClients
-from protofed.deploy.wire import LARGEST, pack, size, unpack
+from protofed.deploy.wire import LARGEST, Packet, pack, unpack
 from protofed.engines.base import Outcome
-from protofed.errors import LostError
+from protofed.errors import LostError, RefusedError
 from protofed.evaluation.accuracy import MODELS, RULES, TESTS, Evaluation, certain_names
 from protofed.messages import Broadcast, Traffic, Upload
 from protofed.methods.base import Clock, PublicExchange
 from protofed.runs.clients import Clients
 from protofed.runs.setup import Setup
 from protofed.server.public_exchange import PublicClients
-from protofed.trust.screening import RefusedError, Schema, tensors_of
-from protofed.trust.secagg import (
-    UnmaskError,
-)
+from protofed.trust.screening import Schema, tensors_of
+from protofed.trust.secagg import UnmaskError
 
 T = TypeVar("T")
+Reader = Callable[[int, Mapping[str, Any], bytes], T]
+"""Checks the facts and the encoded message of a client's answer."""
 
 WORST = 1e12
 """A loss that is no usable number."""
@@ -58,6 +57,12 @@ class Remote(Clients):
         self.scores = certain_names(setup.method, setup.engine.groups[0], setup.engine.initial_broadcast())
         self.clock = Clock(0, setup.experiment.rounds)
         self._traffic = Traffic()  # of the round or evaluation that is going on
+        self._scores: dict[int, Evaluation] | None = None  # what clients say of the models, where a test is due
+
+    @property
+    def tests_late(self) -> bool:
+        """With the next turn, which sends the same model; an exchange on public images before it would change it."""
+        return not self.method.exchanges_public
 
     def move(self, federation: Federation) -> None:
         """Data of clients that are elsewhere cannot be moved; `check` refuses drift."""
@@ -89,7 +94,8 @@ class Remote(Clients):
             except UnmaskError as error:
                 answers, lack = Answers({}, {}, Traffic()), str(error)
             absent = self.clients.absent([member for member in who if member not in there])
-            left_out = dict(sorted((absent | answers.left_out).items()))
+            failed = {member: why for member, why in answers.left_out.items() if member in who}
+            left_out = dict(sorted((absent | failed).items()))
             for member, why in left_out.items():
                 LOG.warning("round %d: client %d is left out: %s", clock.round + 1, member, why)
             if len(answers.given) >= needed:
@@ -104,6 +110,15 @@ class Remote(Clients):
         uploads = self._together([answers.given[member].upload for member in members])
         return Outcome(tuple(members), uploads, losses, left_out, self._traffic)
 
+    def test_and_round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Evaluation, Outcome]:
+        """In one message a client: those of the round test before they train, the others only test."""
+        self._scores = {}
+        try:
+            outcome = self.round(who, broadcast, clock)
+            return self._evaluation(self._scores, Traffic()), outcome  # its bytes are those of the round
+        finally:
+            self._scores = None
+
     def declared(self, who: Sequence[int]) -> list[int]:
         """By what they said when they came."""
         return [self.engine.counted * self.clients.known[member].samples for member in who]
@@ -114,7 +129,7 @@ class Remote(Clients):
 
     def _played(self, members: Sequence[int], broadcast: Broadcast, needed: int) -> Answers[TrainReply]:  # noqa: ARG002
         """What clients have made in a round."""
-        return self._ask("train", members, broadcast, self._read_upload)
+        return self._turns("train", members, broadcast, self._read_upload)
 
     def _together(self, uploads: Sequence[Upload]) -> Upload:
         """What a round's clients have sent."""
@@ -123,12 +138,16 @@ class Remote(Clients):
     def evaluate(self, broadcast: Broadcast) -> Evaluation:
         """What the clients that are there say of their models."""
         self._traffic = Traffic()
-        there = list(self.clients.connected())
-        answers = self._ask("evaluate", there, broadcast, self._read_scores)
-        tested = sorted(answers.given)
+        asked = dict.fromkeys(self.clients.connected(), "evaluate")
+        answers = self._ask(asked, broadcast, lambda _, facts, __: self._read_scores(facts))
+        return self._evaluation(answers.given, self._traffic)
+
+    def _evaluation(self, given: Mapping[int, Evaluation], traffic: Traffic) -> Evaluation:
+        """What clients say of their models, as one."""
+        tested = sorted(given)
         if not tested:
             raise LostError("no client has answered how good the models are")
-        found: list[Evaluation] = [answers.given[member] for member in tested]
+        found: list[Evaluation] = [given[member] for member in tested]
         names = [name for name in found[0].per_client if all(name in one.per_client for one in found)]
         per_client = {name: [one.per_client[name][0] for one in found] for name in names}
         told: dict[str, dict[str, list[float]]] = {}
@@ -147,37 +166,64 @@ class Remote(Clients):
             per_domain,
             diagnostic=diagnostic,
             tested=None if everyone else tested,
-            traffic=self._traffic,
+            traffic=traffic,
         )
 
-    def _ask(
+    def _turns(
         self,
         kind: str,
         members: Sequence[int],
-        broadcast: Broadcast | None,
-        read: Callable[[int, RecordDict], tuple[T, int]],
+        broadcast: Broadcast,
+        read: Reader[T],
         told: Callable[[int], Mapping[str, Any]] = lambda _: {},
     ) -> Answers[T]:
-        """Each of some clients, with what the server sends and tells it; answers and reasons by client."""
+        """A turn of some clients; where a test is due, of every client that is there with it."""
+        if self._scores is None:
+            return self._ask(dict.fromkeys(members, kind), broadcast, read, told)
+        scores, before = self._scores, {"clock": [self.clock.round - 1, list(self.clock.who)]}
+        asked = {member: kind if member in members else "evaluate" for member in self.clients.connected()}
+
+        def read_both(member: int, facts: Mapping[str, Any], data: bytes) -> T | None:
+            reply = read(member, facts, data) if asked[member] == kind else None
+            scores[member] = self._read_scores(facts)
+            return reply
+
+        def tell_both(member: int) -> Mapping[str, Any]:
+            return {"test": True, **told(member)} if asked[member] == kind else before
+
+        answers = self._ask(asked, broadcast, read_both, tell_both)
+        given = {member: reply for member, reply in answers.given.items() if reply is not None}
+        return Answers(given, answers.left_out, answers.traffic)
+
+    def _ask(
+        self,
+        kinds: Mapping[int, str],
+        broadcast: Broadcast | None,
+        read: Reader[T],
+        told: Callable[[int], Mapping[str, Any]] = lambda _: {},
+    ) -> Answers[T]:
+        """Each of some clients what is of its kind, with what the server sends and tells it; answers by client."""
         there = self.clients.known
-        clock = [self.clock.round, self.clock.rounds, list(self.clock.who), self.clock.clients, self.clock.seed]
         named = {"classes": self.federation.classes, "domains": self.clients.domains(self.federation.domains)}
-        facts = self.clients.facts(clock=clock, **named)
-        questions = {
-            there[member].node: pack(
-                {**facts, **told(member)}, None if broadcast is None else self.method.send(broadcast, member)
-            )
-            for member in members
-        }
-        number = {there[member].node: member for member in members}
-        given = exchange(
-            self.clients.grid,
-            questions,
-            kind,
-            str(self.clock.round + 1),
-            self.settings.deadline,
-            lambda node, content: read(number[node], content),
-        )
+        facts = self.clients.facts(clock=[self.clock.round, list(self.clock.who)], **named)
+        sent = {member: None if broadcast is None else self.method.send(broadcast, member) for member in kinds}
+        same: dict[tuple[int, str], Packet] = {}  # what is sent to several is written once
+        questions = {}
+        for member, kind in kinds.items():
+            more = told(member)
+            key = id(sent[member]), json.dumps(more, sort_keys=True)
+            if key not in same:
+                same[key] = pack({**facts, **more}, sent[member])
+            questions[there[member].node] = Question(kind, same[key])
+        number = {there[member].node: member for member in kinds}
+
+        def checked(node: int, packet: Packet) -> T:
+            facts, data = unpack(packet, LARGEST)
+            if facts.get("id") != number[node]:
+                raise RefusedError("it says that it is another client")
+            return read(number[node], facts, data)
+
+        given = exchange(self.clients.grid, questions, str(self.clock.round + 1), self.settings.deadline, checked)
         self._traffic += given.traffic
         return Answers(
             {number[node]: value for node, value in given.given.items()},
@@ -185,22 +231,17 @@ class Remote(Clients):
             given.traffic,
         )
 
-    def _read_upload(self, member: int, content: RecordDict) -> tuple[TrainReply, int]:
-        facts, data = unpack(content, LARGEST)
+    def _read_upload(self, member: int, facts: Mapping[str, Any], data: bytes) -> TrainReply:  # noqa: ARG002
         loss = facts.get("loss")
-        if facts.get("id") != member:
-            raise RefusedError("it says that it is another client")
         if not (isinstance(loss, float) and abs(loss) < WORST):
             raise RefusedError("its loss is no usable number")
-        return TrainReply(Upload.from_flat(self.schema.check(tensors_of(data))), loss), size(content)
+        return TrainReply(Upload.from_flat(self.schema.check(tensors_of(data))), loss)
 
-    def _read_scores(self, member: int, content: RecordDict) -> tuple[Evaluation, int]:
-        facts, _ = unpack(content, LARGEST)
-        if facts.get("id") != member:
-            raise RefusedError("it says that it is another client")
+    def _read_scores(self, facts: Mapping[str, Any]) -> Evaluation:
+        said = facts.get("scores")
         names = [item.name for item in dataclasses.fields(Evaluation) if item.name != "traffic"]
         try:
-            found = Evaluation(**{name: facts[name] for name in names})
+            found = Evaluation(**{name: said[name] for name in names})  # type: ignore[index]  # whatever it is
             values = [value for some in found.per_client.values() for value in some]
             values += [value for some in found.per_domain.values() for value in some.values()]
             right = all(isinstance(value, float) and 0 <= value <= 100 for value in values)
@@ -214,4 +255,4 @@ class Remote(Clients):
             right = False
         if not right:
             raise RefusedError("its accuracies are none")
-        return found, size(content)
+        return found

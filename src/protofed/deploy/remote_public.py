@@ -7,15 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
-from flwr.app import RecordDict
 
 from protofed.deploy.exchange import Answers
-from protofed.deploy.wire import LARGEST, numbered, part_of, size, unpack
+from protofed.deploy.wire import numbered, part_of
 from protofed.engines.client_group import Group
-from protofed.errors import LostError
+from protofed.errors import LostError, RefusedError
 from protofed.messages import Broadcast, Traffic, Upload
 from protofed.methods.base import PublicExchange
-from protofed.trust.screening import RefusedError, Schema, tensors_of
+from protofed.trust.screening import Schema, tensors_of
 
 T = TypeVar("T")
 Said = tuple[int, str]
@@ -27,10 +26,9 @@ class Ask(Protocol):
 
     def __call__(
         self,
-        kind: str,
-        members: Sequence[int],
+        kinds: Mapping[int, str],
         broadcast: Broadcast | None,
-        read: Callable[[int, RecordDict], tuple[T, int]],
+        read: Callable[[int, Mapping[str, Any], bytes], T],
         told: Callable[[int], Mapping[str, Any]] = ...,
     ) -> Answers[T]:
         """Answers, and why others have none, by client."""
@@ -100,11 +98,8 @@ class RemotePublicClients:
             message = Broadcast(numbers=numbered({number: found.numbers for number, found in self._answers.items()}))
         self._begun, self._answers = True, {}
 
-        def read(member: int, content: RecordDict) -> tuple[Upload, int]:
-            facts, data = unpack(content, LARGEST)
-            if facts.get("id") != member:
-                raise RefusedError("it says that it is another client")
-            return Upload.from_flat(form.check(tensors_of(data))), size(content)
+        def read(member: int, facts: Mapping[str, Any], data: bytes) -> Upload:  # noqa: ARG001
+            return Upload.from_flat(form.check(tensors_of(data)))
 
         return self._asked("train.public", message, read, told)
 
@@ -112,10 +107,10 @@ class RemotePublicClients:
         self,
         kind: str,
         message: Broadcast | None,
-        read: Callable[[int, RecordDict], tuple[T, int]],
+        read: Callable[[int, Mapping[str, Any], bytes], T],
         told: Mapping[str, Any],
     ) -> dict[int, T]:
-        answers = self._ask(kind, self.who, message, read, lambda _: told)
+        answers = self._ask(dict.fromkeys(self.who, kind), message, read, lambda _: told)
         self.traffic += answers.traffic
         self._leave_out(answers.left_out)
         return answers.given
@@ -137,11 +132,8 @@ class RemotePublicClients:
             parts[number] = self._method.public_upload(features, logits).client(0).numbers
         return Schema.of(Upload(numbers=numbered(parts)))
 
-    def _read_images(self, member: int, content: RecordDict) -> tuple[Said, int]:
-        facts, _ = unpack(content, LARGEST)
+    def _read_images(self, member: int, facts: Mapping[str, Any], data: bytes) -> Said:  # noqa: ARG002
         images, digest = facts.get("images"), facts.get("digest")
-        if facts.get("id") != member:
-            raise RefusedError("it says that it is another client")
         if not (isinstance(images, int) and 2 <= images <= self._method.public_images and isinstance(digest, str)):
             raise RefusedError("it does not say which public images it has")
-        return (images, digest), size(content)
+        return images, digest

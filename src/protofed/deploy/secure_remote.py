@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from flwr.app import RecordDict
 
 from protofed.deploy.connections import LOG, Connections
 from protofed.deploy.exchange import Answers
 from protofed.deploy.remote import Remote, TrainReply
-from protofed.deploy.wire import LARGEST, read_book, size, spelt, unpack
+from protofed.deploy.wire import read_book, spelt
+from protofed.errors import RefusedError
 from protofed.messages import Broadcast, Traffic, Upload
 from protofed.runs.setup import Setup
-from protofed.trust.screening import RefusedError, Schema, refusals, tensors_of
+from protofed.trust.screening import Schema, refusals, tensors_of
 from protofed.trust.secagg import (
     PUBLIC,
     SEALED,
@@ -60,19 +60,20 @@ class Secure(Remote):
                 raise UnmaskError(f"{len(answers.given)} clients have {done}, {needed} are needed ({reasons})")
             return answers.given
 
-        publics = enough(self._ask("query.keys", members, None, self._read_keys), "sent keys")
+        publics = enough(self._ask(dict.fromkeys(members, "query.keys"), None, self._read_keys), "sent keys")
         told = {"publics": spelt(publics)}
         read = partial(self._read_book, "sealed", SEALED, lambda member: publics.keys() - {member})
-        sealed = enough(self._ask("query.shares", list(publics), None, read, lambda _: told), "shared their secrets")
+        asked = dict.fromkeys(publics, "query.shares")
+        sealed = enough(self._ask(asked, None, read, lambda _: told), "shared their secrets")
 
         def sealed_for(member: int) -> dict[str, Any]:
             return {"sealed": spelt({other: boxes[member] for other, boxes in sealed.items() if other != member})}
 
-        turns = self._ask("train.masked", list(sealed), broadcast, self._read_masked, sealed_for)
+        turns = self._turns("train.masked", list(sealed), broadcast, self._read_masked, sealed_for)
         masked = enough(turns, "sent what they add")
         there = {"there": sorted(masked)}
         read = partial(self._read_book, "told", SHARE, lambda _: sealed.keys())
-        shares = self._ask("query.unmask", list(masked), None, read, lambda _: there)
+        shares = self._ask(dict.fromkeys(masked, "query.unmask"), None, read, lambda _: there)
         for member, why in shares.left_out.items():
             LOG.warning("round %d: client %d does not help to unmask: %s", self.clock.round + 1, member, why)
         held = {member: publics[member] for member in sealed}
@@ -86,27 +87,25 @@ class Secure(Remote):
     def _together(self, uploads: Sequence[Upload]) -> Upload:
         return uploads[0]
 
-    def _read_keys(self, member: int, content: RecordDict) -> tuple[bytes, int]:
-        public = read_book({member: self._facts(member, content).get("public")}, PUBLIC)[member]
+    def _read_keys(self, member: int, facts: Mapping[str, Any], data: bytes) -> bytes:  # noqa: ARG002
+        public = read_book({member: facts.get("public")}, PUBLIC)[member]
         if not usable(public):  # or those who try it would be left out, and not who sent it
             raise RefusedError("its keys are none")
-        return public, size(content)
+        return public
 
     def _read_book(
-        self, name: str, each: int, whom: Callable[[int], Collection[int]], member: int, content: RecordDict
-    ) -> tuple[dict[int, bytes], int]:
-        book = read_book(self._facts(member, content).get(name), each)
+        self,
+        name: str,
+        each: int,
+        whom: Callable[[int], Collection[int]],
+        member: int,
+        facts: Mapping[str, Any],
+        data: bytes,  # noqa: ARG002
+    ) -> dict[int, bytes]:
+        book = read_book(facts.get(name), each)
         if book.keys() != set(whom(member)):
             raise RefusedError("it speaks of other clients than it was asked about")
-        return book, size(content)
+        return book
 
-    def _read_masked(self, member: int, content: RecordDict) -> tuple[Words, int]:
-        self._facts(member, content)
-        _, data = unpack(content, LARGEST)
-        return self.schema.check(tensors_of(data))["numbers/masked"].numpy().view(np.uint64), size(content)
-
-    def _facts(self, member: int, content: RecordDict) -> dict[str, Any]:
-        facts, _ = unpack(content, LARGEST)
-        if facts.get("id") != member:
-            raise RefusedError("it says that it is another client")
-        return facts
+    def _read_masked(self, member: int, facts: Mapping[str, Any], data: bytes) -> Words:  # noqa: ARG002
+        return self.schema.check(tensors_of(data))["numbers/masked"].numpy().view(np.uint64)

@@ -44,7 +44,7 @@ STAND_IN = "digits"
 """Stands at the server for the public dataset, whose files clients have: it needs none."""
 
 
-def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
+def serve(grid: Grid, experiment: Experiment, settings: Settings, progress: Progress | None = None) -> None:
     """A run, from its beginning or from where its folder says."""
     check(experiment)
     experiment = dataclasses.replace(experiment, checkpoint_every=1)  # clients cannot go back further
@@ -76,7 +76,7 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings) -> None:
         write_text(path / "config.yaml", run.experiment.to_yaml())
     if old:
         run.restore(folder.claim())
-    run.play(folder, Progress())
+    run.play(folder, progress or Progress())
 
 
 def check(experiment: Experiment) -> None:

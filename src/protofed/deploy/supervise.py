@@ -1,141 +1,140 @@
-"""The long-lived processes of a federation: Flower's SuperLink at the server, a SuperNode at every client."""
+"""The long-lived processes of a federation: the server's, which listens, and a client's, which calls it."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import re
 import signal
 import socket
 import ssl
-import subprocess
-import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from protofed.deploy.federation import FederationFolder
-from protofed.deploy.owner import Says
-from protofed.deploy.pki import check_keys
-from protofed.deploy.processes import (
-    CONNECTION,
-    alone,
-    commands,
-    connect,
-    free_port,
-    hangup,
-    require_free,
-    running,
-    tool,
-    until_listening,
-)
-from protofed.deploy.server_settings import toml
+from protofed.deploy.owner import Owner
+from protofed.deploy.pki import check_keys, expiry
+from protofed.deploy.processes import alone, hangup, logged, require_free
+from protofed.deploy.worker import Worker
 from protofed.errors import LostError, UserError
 from protofed.internal.atomic_files import write_text
 
-COMES_BACK = 120.0
-"""Seconds in which a client tries to connect first: a server takes one that was killed for present for a minute."""
-LASTS = 20.0
-"""A connection that lasts so many seconds was one; from then on a client tries until it is told to end."""
+if TYPE_CHECKING:
+    import uvicorn
+
 PAUSE = 5.0
-"""Seconds between two attempts."""
-NODE = str(Path(__file__).with_name("supernode.py"))
+"""Seconds for a first look at a server."""
+EXPIRED, OTHER_NAME, OTHER_ADDRESS = 10, 62, 64
+"""What OpenSSL calls reasons for which a certificate is not valid."""
 
 
 def serve(federation: FederationFolder, ready: Callable[[], None]) -> int:
-    """Flower's SuperLink, until it ends or is told to."""
-    server, log = federation.server, federation.server / "superlink.log"
-    command = [tool("flower-superlink"), "--enable-supernode-auth", "--disable-runtime-dependency-installation"]
-    command += ["--ssl-ca-certfile", str(server / "ca.crt"), "--ssl-certfile", str(server / "server.pem")]
-    command += ["--ssl-keyfile", str(server / "server.key"), "--database", str(server / "state.db")]
-    command += ["--host", federation.host, "--port", str(federation.port)]
-    with alone(log), _told_to_end() as told:
+    """Listen for clients, until told to end."""
+    server = federation.server
+    with alone(federation.log), _told_to_end() as told:
+        _check_certificate(server / "server.pem")
         require_free(federation.host, federation.port)
-        connect(federation.home, federation.address, server / "ca.crt")
-        with running(command, federation.home, log) as process:
-            until_listening(process, federation.host, federation.port, log)
-            _register(federation)
+        with logged(federation.log):
+            from protofed.deploy import fleet, link  # and Flower, for which who is refused does not wait
+
+            state = link.open_state(federation.database)
+            link.clear(state)
+            nodes = {
+                number: link.register(state, server / "keys" / f"{number}.pub", f"client-{number}")
+                for number in range(federation.clients)
+            }
+            write_text(federation.nodes_file, json.dumps(nodes, indent=1) + "\n")
+            listening = fleet.listen(
+                state, federation.host, federation.port, str(server / "server.pem"), str(server / "server.key")
+            )
+            _listen(listening, told, ready)
+    if not told:
+        raise LostError(f"the server has ended; see {federation.log}")
+    return 0
+
+
+def _listen(listening: uvicorn.Server, told: list[int], ready: Callable[[], None]) -> None:
+    """Until told to end, or the listener ends by itself; in a thread, where it leaves signals alone."""
+    thread = threading.Thread(target=listening.run)
+    thread.start()
+    try:
+        while not told and thread.is_alive() and not listening.started:
+            time.sleep(0.02)
+        if listening.started:
             ready()
-            return _until(process, told, log)
+        while not told and thread.is_alive():
+            time.sleep(0.1)
+    finally:
+        listening.should_exit = True
+        thread.join()
 
 
-def _register(federation: FederationFolder) -> None:
-    """Make every client's key known, once; Flower says which node it is."""
-    nodes = federation.nodes()
-    new = [number for number in range(federation.clients) if number not in nodes]
-    if not new:
-        return
-    with commands(federation.home) as ask:
-        for number in new:
-            key = str(federation.server / "keys" / f"{number}.pub")
-            said = ask("supernode", "register", key, CONNECTION, "--name", f"client-{number}")
-            nodes[number] = int(said["node-id"])
-            write_text(federation.server / "nodes.json", json.dumps(nodes, indent=1) + "\n")
+def _check_certificate(path: Path) -> None:
+    """Refuse one that no client would accept."""
+    ends = expiry(path)
+    if ends < datetime.datetime.now(datetime.UTC):
+        raise UserError(str(path), ends.date().isoformat(), "it has expired, and no client accepts it any longer")
 
 
-def join(folder: Path, number: int, data: str | None, ready: Callable[[], None]) -> int:
-    """Flower's SuperNode for one client, until it ends or is told to."""
+def place_of(folder: Path, number: int) -> Path:
+    """A client's folder: itself, or in that of its federation."""
     place = next((one for one in (folder / "clients" / str(number), folder) if (one / "client.yaml").is_file()), None)
     if place is None:
         raise UserError("--id", number, f"{folder} has no clients/{number}/client.yaml")
-    place = place.resolve()
+    return place.resolve()
+
+
+def owner_at(place: Path, number: int) -> Owner:
+    """What client.yaml says there, if it is of this client."""
     path = place / "client.yaml"
-    says = Says.read(path, data)
-    if says.id != number:
-        raise UserError("--id", number, f"{path} is of client {says.id}")
-    where = re.fullmatch(r".+:([0-9]{1,5})", says.server or "")
-    if says.server is None or where is None or int(where[1]) > 65535:
-        raise UserError(f"{path}: server", says.server, "it must be the server's address, as HOST:PORT")
+    owner = Owner.read(path)
+    if owner.id != number:
+        raise UserError("--id", number, f"{path} is of client {owner.id}")
+    return owner
+
+
+def join(folder: Path, number: int, data: str | None, ready: Callable[[], None]) -> int:
+    """One client, until told to end."""
+    place = place_of(folder, number)
+    owner, path = owner_at(place, number), place / "client.yaml"
+    where = re.fullmatch(r".+:([0-9]{1,5})", owner.server or "")
+    if owner.server is None or where is None or int(where[1]) > 65535:
+        raise UserError(f"{path}: server", owner.server, "it must be the server's address, as HOST:PORT")
     check_keys(place)
-    _check_data(says.data, says.data_dir)
-    log = place / "supernode.log"
-    config = f"client={toml(str(path))}" + (f" data={toml(says.data)}" if says.data else "")
-    command = [sys.executable, "-P", NODE, "--root-certificates", str(place / "ca.crt")]
-    command += ["--superlink", says.server, "--auth-supernode-private-key", str(place / "key")]
-    command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", config]
-    command += ["--ssl-ca-certfile", str(place / "ca.crt"), "--ssl-certfile", str(place / "local.pem")]
-    command += ["--ssl-keyfile", str(place / "local.key")]
-    with alone(log), _told_to_end() as told:
-        _check_server(says.server, place / "ca.crt")
-        ready()
-        first, welcome = time.monotonic(), False
-        while True:
-            began = time.monotonic()
-            with running(command, place / "flower", log) as process:
-                try:
-                    return _until(process, told, log)
-                except LostError as error:
-                    _check_server(says.server, place / "ca.crt")
-                    welcome = welcome or time.monotonic() - began > LASTS
-                    if not welcome and time.monotonic() - first > COMES_BACK:
-                        raise
-                    print(f"not connected: {error}; trying again", flush=True)
-            _pause(told, PAUSE)
-            if told:
-                return 0
+    words = [str(path), *(["--data", data] if data is not None else [])]
+    with alone(place / "client.log"), _told_to_end() as told, Worker(place, words) as worker:
+        check_server(owner.server, place / "ca.crt")
+        from protofed.deploy.node import Line, play  # and Flower
+
+        with logged(place / "client.log"):
+            return play(Line(owner.server, place / "ca.crt", place / "key"), worker, told, ready)
 
 
-def _check_server(address: str, authority: Path) -> None:
-    """Refuse a server of another federation; one that does not answer may come."""
+def check_server(address: str, authority: Path) -> None:
+    """Refuse a server whose certificate is not valid; one that does not answer may come."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
         with socket.create_connection((host, int(port)), PAUSE) as line:
             ssl.create_default_context(cafile=authority).wrap_socket(line, server_hostname=host).close()
     except ssl.SSLCertVerificationError as error:
-        why = f"its certificate is not of this federation ({authority}): {error.verify_message}"
-        raise UserError("server", address, why) from None
+        raise UserError("server", address, why_not_valid(error, authority)) from None
     except OSError:
         pass
 
 
-def _check_data(data: str | None, data_dir: str | None) -> None:
-    """Read it: a client whose data is not usable would be online, and fail in every run."""
-    if data is not None:
-        from protofed.data import load  # and torch, which a client that brings no data does not wait for
-
-        load(data, None if data_dir is None else Path(data_dir))
+def why_not_valid(error: ssl.SSLCertVerificationError, authority: Path) -> str:
+    """What is wrong with a server's certificate, in words."""
+    if error.verify_code == EXPIRED:
+        return "its certificate has expired: it must be renewed at the server"
+    if error.verify_code in (OTHER_NAME, OTHER_ADDRESS):
+        return f"its certificate is for another name: {error.verify_message}"
+    return f"its certificate is not of this federation ({authority}): {error.verify_message}"
 
 
 @contextlib.contextmanager
@@ -152,20 +151,3 @@ def _told_to_end() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _pause(told: list[int], seconds: float) -> None:
-    """So long, unless told to end."""
-    until = time.monotonic() + seconds
-    while not told and time.monotonic() < until:
-        time.sleep(0.1)
-
-
-def _until(process: subprocess.Popen[bytes], told: list[int], log: Path) -> int:
-    """0 when told to end; an error if the process ended by itself."""
-    while not told:
-        if process.poll() is not None:
-            last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-            raise LostError(f"it ended with code {process.returncode}: {' '.join(last)}; see {log}")
-        time.sleep(0.2)
-    return 0

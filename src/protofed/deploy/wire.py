@@ -1,19 +1,23 @@
-"""What crosses the network: an Upload or a Broadcast as a safetensors file, a few facts as JSON, a digest of both."""
+"""What crosses the network: an Upload or a Broadcast as a safetensors file, a few facts as JSON, a digest of both.
+
+Neither Flower nor torch is imported: a process that only carries messages has no use for them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from torch import Tensor
+from protofed.errors import RefusedError
 
-from protofed.messages import Message
-from protofed.trust.screening import RefusedError
+if TYPE_CHECKING:
+    from torch import Tensor
 
-PROTOCOL = 5
+    from protofed.messages import Message
+
+PROTOCOL = 6
 """Of the form of messages; both sides must have the same."""
 LARGEST = 2 * 10**9
 """Bytes of an answer."""
@@ -21,48 +25,81 @@ LARGEST_FACTS = 1_000_000
 """Bytes."""
 DIGEST = 32
 """Bytes."""
+REFUSED, FAILED = 101, 102
+"""Codes of a client's error: its owner does not allow it; something went wrong."""
 MOST_CLIENTS = 2**31
 """Numbers of clients are below this."""
 
 
-def pack(facts: Mapping[str, Any], message: Message | None = None) -> RecordDict:
-    """One array for all tensors: Flower moves every array by itself, which takes longer than what is in it."""
-    data = b"" if message is None else message.encode()
-    text = json.dumps({"protocol": PROTOCOL, **facts})
-    return RecordDict({"message": record(data), "facts": ConfigRecord({"json": text, "digest": digest(text, data)})})
+class Packet(NamedTuple):
+    """A message between server and client as it is sent."""
+
+    text: str  # facts, as JSON
+    data: bytes  # an encoded Upload or Broadcast, or nothing
+    digest: bytes  # of both
+
+    def size(self) -> int:
+        """Bytes of it."""
+        return len(self.text.encode()) + len(self.data) + DIGEST
 
 
-def digest(text: str, data: bytes) -> bytes:
-    """Of a whole message: Flower checks what is put into its database, not what comes out."""
+def pack(facts: Mapping[str, Any], message: Message | None = None) -> Packet:
+    """The packet that holds some facts and a message."""
+    return seal(json.dumps({"protocol": PROTOCOL, **facts}), b"" if message is None else message.encode())
+
+
+def seal(text: str, data: bytes) -> Packet:
+    """A packet with its digest: Flower checks what is put into its database, not what comes out."""
     found = hashlib.sha256(data)
     found.update(text.encode())
-    return found.digest()
+    return Packet(text, data, found.digest())
 
 
-def record(data: bytes) -> ArrayRecord:
-    """An encoded message, or model, as Flower moves and keeps it."""
-    return ArrayRecord({"safetensors": Array("uint8", (len(data),), "safetensors", data)})
+def unpack(packet: Packet, largest: int) -> tuple[dict[str, Any], bytes]:
+    """Facts, and the encoded message, of at most so many bytes; its form is for others to check.
 
-
-def unpack(content: RecordDict, largest: int) -> tuple[dict[str, Any], bytes]:
-    """Facts, and the encoded message, of at most so many bytes; its form is for others to check."""
+    Raises:
+        RefusedError: it is too large, damaged, of another protocol, or no packet.
+    """
+    if len(packet.text) > LARGEST_FACTS or len(packet.data) > largest:
+        raise RefusedError("it is larger than allowed")
     try:
-        told, array = content.config_records["facts"], content.array_records["message"]["safetensors"]
-        text = told["json"]
-        if len(content) != 2 or not isinstance(text, str):
-            raise TypeError
-        if len(text) > LARGEST_FACTS or len(array.data) > largest:
-            raise RefusedError("it is larger than allowed")
-        facts = json.loads(text)
-        if not isinstance(facts, dict):
-            raise TypeError
-        if facts.get("protocol") != PROTOCOL:
-            raise RefusedError(f"it speaks protocol {facts.get('protocol')!r}, not {PROTOCOL}")
-        if told["digest"] != digest(text, array.data):
-            raise RefusedError("it is damaged")
-    except (KeyError, TypeError, ValueError, RecursionError):
+        facts = json.loads(packet.text)
+    except (ValueError, RecursionError):
         raise RefusedError("it is not a message") from None
-    return facts, array.data
+    if not isinstance(facts, dict):
+        raise RefusedError("it is not a message")
+    if facts.get("protocol") != PROTOCOL:
+        raise RefusedError(f"it speaks protocol {facts.get('protocol')!r}, not {PROTOCOL}")
+    if packet.digest != seal(packet.text, packet.data).digest:
+        raise RefusedError("it is damaged")
+    return facts, packet.data
+
+
+def write_frame(line: IO[bytes], head: Mapping[str, Any], data: bytes = b"") -> None:
+    """Send a JSON object and some bytes to another process of this machine."""
+    text = json.dumps(head).encode()
+    line.write(len(text).to_bytes(8, "big") + len(data).to_bytes(8, "big") + text)
+    line.write(data)
+    line.flush()
+
+
+def read_frame(line: IO[bytes]) -> tuple[dict[str, Any], bytes]:
+    """What `write_frame` sent.
+
+    Raises:
+        EOFError: the other process has ended.
+    """
+    sizes = _exactly(line, 16)
+    head: dict[str, Any] = json.loads(_exactly(line, int.from_bytes(sizes[:8], "big")))
+    return head, _exactly(line, int.from_bytes(sizes[8:], "big"))
+
+
+def _exactly(line: IO[bytes], number: int) -> bytes:
+    found = line.read(number)
+    if len(found) < number:
+        raise EOFError
+    return found
 
 
 def numbered(parts: Mapping[int, Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -91,9 +128,3 @@ def read_book(told: Any, each: int) -> dict[int, bytes]:
     if not right or len(book) != len(told):
         raise RefusedError("it does not name what belongs to whom")
     return book
-
-
-def size(content: RecordDict) -> int:
-    """Bytes of what `pack` made."""
-    told = str(content.config_records["facts"]["json"])
-    return len(told.encode()) + DIGEST + len(content.array_records["message"]["safetensors"].data)

@@ -25,6 +25,15 @@ class Clients(ABC):
     def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> Outcome:
         """Local training of the clients in `who`, which are in client order."""
 
+    @property
+    def tests_late(self) -> bool:
+        """Whether the models of a round are tested with the turns of the next one."""
+        return False
+
+    def test_and_round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Evaluation, Outcome]:
+        """How good the models are before a round, and the round."""
+        return self.evaluate(broadcast), self.round(who, broadcast, clock)
+
     @abstractmethod
     def evaluate(self, broadcast: Broadcast) -> Evaluation:
         """How good the clients' models are, and the one that the server sends."""

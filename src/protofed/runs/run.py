@@ -17,6 +17,7 @@ from protofed.data.federation import Federation
 from protofed.engines.base import Outcome
 from protofed.engines.client_group import Group
 from protofed.engines.distributed import ALONE, Ranks
+from protofed.evaluation.accuracy import Evaluation
 from protofed.evaluation.backdoor import backdoor_rate
 from protofed.evaluation.snapshot import Snapshot, take_snapshot
 from protofed.experiment import Experiment
@@ -71,7 +72,10 @@ class Run:
             stop = False
             while not (stop or self.over()):
                 with profiled_round():
+                    late = self._awaits_test()
                     played = self.play_round()
+                    if late and folder is not None:
+                        folder.keep_rounds(self.history[:-1])  # the last of which has been tested now
                     stop = any(self.ranks.exchange(interrupted()))
                     if stop and not played.accuracy:
                         played = self.history[-1] = self.evaluated(played)
@@ -111,10 +115,11 @@ class Run:
         if played is None:
             return standing
         numbers = {name: getattr(played, name) for name in ("loss", "seconds", "bytes_up", "bytes_down")}
+        known = self.history[-2:] if self.clients.tests_late else [played]  # a test may come with the next round
         return dataclasses.replace(
             standing,
             loss=played.loss,
-            score=told_score(self.method.score, played.accuracy),
+            score=told_score(self.method.score, next((one.accuracy for one in reversed(known) if one.accuracy), {})),
             seconds_left=seconds_left(self.history, self.experiment),
             numbers=numbers | dict(played.accuracy),
         )
@@ -129,15 +134,27 @@ class Run:
             who = tuple(participants(self.experiment, clients, len(self.history)))
             clock = Clock(len(self.history), self.experiment.rounds, who, clients, self.experiment.seed)
             agreed = self._agreed(clock)
-            outcome = self.clients.round(agreed.who, agreed.broadcast, clock._replace(who=agreed.who))
+            outcome = self._trained(agreed, clock._replace(who=agreed.who))
             with section("aggregation"):
                 server = self.pipeline.process(outcome.uploads, self.broadcast, clock._replace(who=outcome.who))
             played = dataclasses.replace(self._record(agreed, outcome, server), seconds=self._since(began))
             self.broadcast = server.broadcast
             self.history.append(played)
-            if self._due(played) or self.over():
+            if self.over() or (self._due(played) and not self.clients.tests_late):
                 self.history[-1] = self.evaluated(played)
             return self.history[-1]
+
+    def _trained(self, agreed: Agreement, clock: Clock) -> Outcome:
+        """The round's training; if the round before is still to be tested, that with it."""
+        if not self._awaits_test():
+            return self.clients.round(agreed.who, agreed.broadcast, clock)
+        evaluation, outcome = self.clients.test_and_round(agreed.who, agreed.broadcast, clock)
+        self.history[-1] = self._with_test(self.history[-1], evaluation)
+        return outcome
+
+    def _awaits_test(self) -> bool:
+        """Whether the models after the last round are tested with the turns of the next."""
+        return bool(self.history) and self._due(self.history[-1]) and not self.history[-1].accuracy
 
     def _record(self, agreed: Agreement, outcome: Outcome, server: Processed) -> Round:
         """What rounds.jsonl says of a round, before it is timed and evaluated."""
@@ -187,9 +204,12 @@ class Run:
         backdoor = None
         if isinstance(self.attack, Backdoor):
             backdoor = backdoor_rate(self.engine, self.broadcast, self.attack)
+        tested = self._with_test(played, evaluation)
+        return dataclasses.replace(tested, seconds=played.seconds + self._since(began), backdoor=backdoor)
+
+    def _with_test(self, played: Round, evaluation: Evaluation) -> Round:
         return dataclasses.replace(
             played,
-            seconds=played.seconds + self._since(began),
             bytes_up=played.bytes_up + evaluation.traffic.up,
             bytes_down=played.bytes_down + evaluation.traffic.down,
             accuracy=evaluation.means(without=self.attack.who if self.attack else ()),
@@ -198,7 +218,6 @@ class Run:
             diagnostic=evaluation.diagnostic,
             interval=evaluation.interval,
             tested=evaluation.tested,
-            backdoor=backdoor,
         )
 
     def _since(self, began: float) -> float:

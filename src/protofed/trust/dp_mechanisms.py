@@ -95,6 +95,34 @@ def private_sum(uploads: Upload, sent: Broadcast, expected: float, experiment: E
     return Upload(weights, sets, {"samples": torch.ones(1, device=scale.device)} if weights else {})
 
 
+def clipped_and_noised(
+    upload: Upload, sent: Broadcast, clip: float, noise: float, draws: np.random.Generator
+) -> Upload:
+    """What one client sends where its owner asks for it: its change of the weights and its prototypes, s (w_k − w) and
+    s p, where s ≤ 1 scales them together to the norm `clip`, each number with Gaussian noise of `noise` · `clip`.
+
+    Numbers of samples, and what a BatchNorm counts, are sent as they are.
+    """
+    changes = upload.changes(sent)
+    vectors = [(found.vectors * (found.counts > 0).unsqueeze(-1)).flatten(1) for found in upload.prototypes.values()]
+    squares = [part.double().square().sum(1) for part in (*changes.values(), *vectors)]
+    if not squares:
+        return upload
+    scale, deviation = factors(torch.stack(squares).sum(0).sqrt(), clip), noise * clip
+    weights = dict(upload.weights)
+    for name, change in changes.items():
+        tensor = upload.weights[name]
+        moved = (scale.to(change.dtype).view(-1, 1) * change).view_as(tensor)
+        moved = moved + gaussian(moved, deviation, draws)
+        weights[name] = moved + sent.weights[name] if name in sent.weights else moved
+    sets = {}
+    for name, (found, counts) in upload.prototypes.items():
+        moved = scale.to(found.dtype).view(-1, 1, 1, 1) * found
+        moved = moved + gaussian(moved, deviation, draws)
+        sets[name] = Prototypes(moved.where((counts > 0).unsqueeze(-1), 0), counts)
+    return Upload(weights, sets, upload.numbers)
+
+
 def private_means(
     features: Tensor, labels: Tensor, classes: int, experiment: Experiment, draws: np.random.Generator
 ) -> Prototypes:

@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from protofed.errors import RefusedError
 from protofed.messages import STORED, Broadcast, Message, Upload, tensors_in
 
 SLOTS = 4096
@@ -23,10 +24,6 @@ UNPACKED = 2**26
 
 FAR = 100.0
 """Times the median of a round: one so long outweighs all others. It may be honest where most hardly move."""
-
-
-class RefusedError(Exception):
-    """A message that is not what it should be; the text says why."""
 
 
 @dataclass(frozen=True)

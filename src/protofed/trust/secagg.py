@@ -41,9 +41,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 from torch import Tensor
 
+from protofed.errors import RefusedError
 from protofed.messages import Upload
 from protofed.methods.base import Summed
-from protofed.trust.screening import RefusedError
 from protofed.trust.summation import terms
 
 Words = NDArray[np.uint64]

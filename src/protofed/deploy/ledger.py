@@ -1,0 +1,117 @@
+"""What a client has done so far, in its own count: nothing here is taken from what a server says."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from protofed.deploy.client_memory import ClientMemory
+from protofed.deploy.owner import Owner
+from protofed.errors import RefusedError
+from protofed.experiment import Experiment
+from protofed.internal.atomic_files import write_text
+from protofed.internal.schema import made
+
+LEDGER = "ledger.json"
+MOST_RUNS = 1000
+"""Of which a client keeps something: a server could invent names of runs until the disk is full."""
+
+
+@dataclass(frozen=True)
+class RunLedger:
+    """Of one run: what its first messages said, which holds to the end, and the turns so far."""
+
+    experiment: str  # a digest
+    classes: str = ""  # likewise; known from the first turn on
+    turns: int = 0
+
+    @classmethod
+    def of(cls, memory: ClientMemory, experiment: Experiment) -> RunLedger:
+        """That of a run which asks for this experiment: the first message of a run pins it.
+
+        Raises:
+            RefusedError: the run began with another one.
+        """
+        said, asked = memory.note(LEDGER), digest(asdict(experiment))
+        if not said:
+            found = cls(asked)
+            found.keep(memory)
+            return found
+        found = made(LEDGER, cls, json.loads(said))
+        if found.experiment != asked:
+            raise RefusedError("the run began with another experiment")
+        return found
+
+    def with_classes(self, memory: ClientMemory, classes: list[str]) -> RunLedger:
+        """With the classes of the run, which its first turn pins.
+
+        Raises:
+            RefusedError: the run began with others.
+        """
+        asked = digest(classes)
+        if self.classes not in ("", asked):
+            raise RefusedError("the run began with other classes")
+        found = replace(self, classes=asked)
+        found.keep(memory)
+        return found
+
+    def turn(self, memory: ClientMemory, owner: Owner) -> None:
+        """Count a turn before it is taken: one that fails may have sent something."""
+        if self.turns >= owner.turns:
+            raise RefusedError(f"another turn: it has taken the {owner.turns} of a run that are allowed")
+        replace(self, turns=self.turns + 1).keep(memory)
+
+    def keep(self, memory: ClientMemory) -> None:
+        """Write it down."""
+        memory.keep(LEDGER, json.dumps(asdict(self)).encode())
+
+
+@dataclass(frozen=True)
+class Today:
+    """Of all runs since midnight, UTC."""
+
+    day: str = ""
+    turns: int = 0
+    sent: int = 0  # bytes
+
+    @classmethod
+    def read(cls, path: Path) -> Today:
+        """From a client's file; a new day begins with nothing."""
+        day = datetime.datetime.now(datetime.UTC).date().isoformat()
+        found = made(str(path), cls, json.loads(path.read_text(encoding="utf-8"))) if path.exists() else cls()
+        return found if found.day == day else cls(day)
+
+    def count(self, path: Path, owner: Owner, turns: int = 0, sent: int = 0) -> None:
+        """Count turns, or bytes that are about to be sent, if there is room for them.
+
+        Raises:
+            RefusedError: they would be more than the owner allows in a day.
+        """
+        if turns and self.turns + turns > owner.turns_per_day:
+            raise RefusedError(f"another turn today: {owner.turns_per_day} are allowed in a day")
+        if self.sent + sent > owner.megabytes_per_day * 1e6:
+            raise RefusedError(f"another {sent / 1e6:.1f} MB: {owner.megabytes_per_day:g} MB are allowed in a day")
+        write_text(path, json.dumps(asdict(replace(self, turns=self.turns + turns, sent=self.sent + sent))) + "\n")
+
+
+def check_room(folder: Path, run: str, owner: Owner) -> None:
+    """Refuse a new run where those before have used the room that the owner gives.
+
+    Raises:
+        RefusedError: there are too many runs, or they have kept too much.
+    """
+    if (folder / run).is_dir() or not folder.is_dir():
+        return
+    runs = [place for place in folder.iterdir() if place.is_dir()]
+    kept = sum(file.stat().st_size for place in runs for file in place.iterdir())
+    if len(runs) >= MOST_RUNS or kept > owner.disk_megabytes * 1e6:
+        raise RefusedError("a new run: what it keeps of others has used the room that is allowed")
+
+
+def digest(value: Any) -> str:
+    """Of what can be written as JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,201 @@
+"""The server's end of the line: Flower's state, which runs read and write directly.
+
+Nothing here listens. Messages wait in a database in the federation's folder: who may read that folder begins runs and
+registers keys, and nobody else can. What listens is fleet.py, and it answers clients only.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.app import Error, Message, Metadata
+from flwr.app.message import make_message, remove_content_from_message
+from flwr.common.constant import (
+    HEARTBEAT_DEFAULT_INTERVAL,
+    NOOP_ACCOUNT_NAME,
+    NOOP_FLWR_AID,
+    SUPERLINK_NODE_ID,
+    ErrorCode,
+    SubStatus,
+)
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+from flwr.serverapp import Grid
+from flwr.supercore.constant import NOOP_FEDERATION_ID, SYSTEM_MESSAGE_TYPE, TaskType
+from flwr.supercore.date import now
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.object_store.sql_object_store import SqlObjectStore
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.federation import NoOpFederationManager
+
+
+def open_state(path: Path) -> SqlLinkState:
+    """The state of a federation's link, in a file that is made if it is not there."""
+    store = SqlObjectStore(str(path))
+    store.initialize()
+    state = SqlLinkState(str(path), NoOpFederationManager(), store)
+    state.initialize()
+    return state
+
+
+def register(state: SqlLinkState, key: Path, name: str) -> int:
+    """Make a client's public key known; the number of its node."""
+    public = public_key_to_bytes(cast(EllipticCurvePublicKey, load_ssh_public_key(key.read_bytes())))
+    known = state.get_node_id_by_public_key(public)
+    return known or state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, public, 0, name=name)
+
+
+def clear(state: SqlLinkState) -> None:
+    """Drop the messages of runs whose process has ended, however it did."""
+    states = state.get_run_status({run.run_id for run in state.get_run_info()})
+    for number, status in states.items():
+        if status.status == "finished":
+            state.cleanup_run(number)
+
+
+@contextmanager
+def new_run(state: SqlLinkState, check: Callable[[], None]) -> Iterator[LinkGrid]:
+    """A run of this process, through which it talks to clients; others see how it ended.
+
+    `check` raises where the server, without which no answer arrives, has ended.
+    """
+    number = state.create_run(None, None, None, {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP)
+    (run,) = state.get_run_info(run_ids=[number])
+    task = cast(int, run.primary_task_id)
+    state.claim_task(task)
+    state.activate_task(task)
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = number, SUPERLINK_NODE_ID, task
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(HEARTBEAT_DEFAULT_INTERVAL / 2):
+            state.acknowledge_task_heartbeat(task)
+
+    beating = threading.Thread(target=beat, daemon=True)
+    beating.start()
+    how, why = SubStatus.COMPLETED, ""
+    try:
+        yield LinkGrid(state, number, check)
+    except BaseException as error:
+        how = SubStatus.FAILED if isinstance(error, Exception) else SubStatus.STOPPED
+        why = str(error)[:1000]
+        raise
+    finally:
+        over.set()
+        beating.join()
+        state.finish_task(task, how, why)
+        state.cleanup_run(number)
+
+
+class Arriving(NamedTuple):
+    """An answer whose parts are still coming."""
+
+    message: Message
+    tree: ObjectTree
+    parts: dict[str, bytes]
+
+
+class LinkGrid(Grid):
+    """Flower's grid on the state itself, without a connection in between."""
+
+    def __init__(self, state: SqlLinkState, run: int, check: Callable[[], None]) -> None:
+        self.state, self.number, self.check = state, run, check
+        self._arriving: list[Arriving] = []
+
+    def get_node_ids(self) -> list[int]:
+        """The nodes that are connected."""
+        self.check()
+        return list(self.state.get_nodes(self.number))
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Store messages with all their parts at once: a client never finds one whose parts are not there yet."""
+        numbers = []
+        with no_object_id_recompute(), self.state.session():
+            for message in messages:
+                session = self.state.start_session(self.number)  # which ends with the last part of a message
+                message.metadata.__dict__["_message_id"] = message.object_id
+                stored, missing = self.state.store_message_and_object_tree(
+                    remove_content_from_message(message), get_object_tree(message), session
+                )
+                numbers.append(message.object_id if stored else "")
+                parts = get_all_nested_objects(message) if missing else {}
+                for part in missing:
+                    self.state.store_object(self.number, session, part, parts[part].deflate())
+        return numbers
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """The answers that are complete by now."""
+        self.check()
+        arriving = {one.message.metadata.reply_to_message_id for one in self._arriving}
+        answers = self.state.get_message_res(set(message_ids) - arriving, self.number)
+        self.state.delete_messages({answer.metadata.reply_to_message_id for answer in answers})
+        store = self.state.object_store
+        self._arriving += [Arriving(one, store.get_object_tree(one.metadata.message_id), {}) for one in answers]
+        found, waiting = [], []
+        for one in self._arriving:
+            message = self._complete(one)
+            if message is None:
+                waiting.append(one)
+            else:
+                found.append(message)
+        self._arriving = waiting
+        return found
+
+    def _complete(self, arriving: Arriving) -> Message | None:
+        """An answer, if all its parts are there; an error if some will never be."""
+        number = arriving.message.metadata.message_id
+        for part in iterate_object_tree(arriving.tree):
+            if part.object_id not in arriving.parts:
+                content = self.state.get_object(self.number, part.object_id)
+                if content == b"":
+                    return None
+                if content is None:  # its sender has given up
+                    return _lost(arriving.message.metadata)
+                arriving.parts[part.object_id] = content
+        self.state.object_store.delete(number)
+        message = cast(Message, inflate_object_from_contents(number, arriving.parts))
+        message.metadata.__dict__["_message_id"] = number
+        return message
+
+    def set_run(self, run: Run) -> None:
+        """Not used."""
+
+    @property
+    def run(self) -> Run:
+        """Flower's record of the run."""
+        return self.state.get_run_info(run_ids=[self.number])[0]
+
+    def create_message(self, *_: Any, **__: Any) -> Message:
+        """Not used."""
+        raise NotImplementedError
+
+    def get_nodes(self) -> Any:
+        """Not used."""
+        raise NotImplementedError
+
+    def send_and_receive(self, *_: Any, **__: Any) -> Any:
+        """Not used."""
+        raise NotImplementedError
+
+
+def _lost(about: Metadata) -> Message:
+    """The answer to a message whose real one does not come."""
+    metadata = Metadata(
+        about.run_id, "", about.src_node_id, about.dst_node_id, about.reply_to_message_id, "", now().timestamp(), 0,
+        SYSTEM_MESSAGE_TYPE,
+    )  # fmt: skip
+    return make_message(metadata, error=Error(ErrorCode.NODE_UNAVAILABLE, "its answer did not arrive"))

@@ -1,0 +1,84 @@
+"""The process of a client that trains: it keeps data, models and torch from one message to the next.
+
+Run by node.py, which sends messages to its input and reads answers from its output. What is installed here answers
+them; an app that a server may have sent along is not looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import IO
+
+from protofed.data import load
+from protofed.deploy.client import Client, Failed
+from protofed.deploy.events import Events
+from protofed.deploy.owner import Owner
+from protofed.deploy.wire import FAILED, Packet, read_frame, write_frame
+from protofed.errors import UserError
+
+
+class OwnersWord:
+    """client.yaml, read again when its owner has changed it: what it says holds from the next message on."""
+
+    def __init__(self, path: Path, data: str | None) -> None:
+        self.path, self.data = path, data
+        self.changed = 0
+
+    def read(self) -> Owner | None:
+        """What it says, if that is new."""
+        changed = self.path.stat().st_mtime_ns
+        if changed == self.changed:
+            return None
+        owner = Owner.read(self.path).with_data(self.data)
+        self.changed = changed
+        return owner
+
+
+def serve(word: OwnersWord, questions: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer messages until there are no more."""
+    try:
+        owner = word.read()
+        assert owner is not None  # it was not read before
+        if owner.data is not None:  # or this client would be online, and fail in every run
+            load(owner.data, None if owner.data_dir is None else Path(owner.data_dir))
+    except UserError as error:
+        write_frame(answers, {"error": str(error)})
+        return
+    client = Client(owner, Events(word.path.parent / "events.jsonl"))
+    write_frame(answers, {"ready": True})
+    while True:
+        try:
+            head, data = read_frame(questions)
+        except EOFError:
+            return
+        found: Packet | Failed
+        try:
+            client.owner = word.read() or client.owner
+        except (UserError, OSError) as error:
+            print(f"client.yaml: {error}", flush=True)
+            found = Failed(FAILED, type(error).__name__)
+        else:
+            found = client.answer(head["kind"], Packet(head["text"], data, bytes.fromhex(head["digest"])))
+        if isinstance(found, Failed):
+            write_frame(answers, {"code": found.code, "reason": found.reason})
+        else:
+            write_frame(answers, {"text": found.text, "digest": found.digest.hex()}, found.data)
+
+
+def main() -> None:
+    """Be the worker of the client whose client.yaml is named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("client", type=Path)
+    parser.add_argument("--data")
+    told = parser.parse_args()
+    answers = os.fdopen(os.dup(1), "wb")  # what anything prints goes to the log
+    os.dup2(2, 1)
+    with answers:
+        serve(OwnersWord(told.client, told.data), sys.stdin.buffer, answers)
+
+
+if __name__ == "__main__":
+    main()
