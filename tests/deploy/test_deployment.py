@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
@@ -21,15 +22,17 @@ import numpy as np
 import pytest
 
 from protofed.deploy import follow_run as follow
-from protofed.deploy.client import Owner
 from protofed.deploy.federation import FederationFolder, init
 from protofed.deploy.flower_app import write_app
+from protofed.deploy.flower_client import owner_of
 from protofed.deploy.follow_run import HOPELESS
-from protofed.deploy.owner import Says
-from protofed.deploy.processes import Ask, alone, connect, interruptible, require_free, running
+from protofed.deploy.owner import Owner
+from protofed.deploy.processes import Ask, alone, connect, interruptible, is_running, require_free, running
 from protofed.deploy.server_settings import Settings, toml
-from protofed.deploy.supervise import _check_server
-from protofed.errors import UserError
+from protofed.deploy.supervise import check_server
+from protofed.deploy.warm_worker import OwnersWord, serve
+from protofed.deploy.wire import read_frame
+from protofed.errors import HopelessError, LostError, UserError
 from protofed.experiment import Experiment
 from tests.deploy.test_rounds import assert_same, sequential
 from tests.support.command_line import everything_in, invoke, succeed
@@ -48,8 +51,7 @@ def test_two_clients_over_tls_equal_the_sequential_engine(tmp_path: Path) -> Non
         assert state["clients"] == {"0": "online", "1": "online"}
         assert [run["status"] for run in state["runs"]] == ["finished:completed"]
         below = {process.pid: descendants(process.pid) for process in made.processes.values()}
-        assert len(below) == 3
-        assert all(len(pids) >= 2 for pids in below.values())  # Flower's process, and the one that starts its apps
+        assert [len(pids) for pids in below.values()] == [0, 1, 1]  # a worker of each client
         started = [pid for process, pids in below.items() for pid in (process, *pids)]
     assert not made.listening()
     assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
@@ -111,10 +113,12 @@ def test_what_a_killed_one_left_is_stopped_at_the_next_start(tmp_path: Path) -> 
 
 
 def test_there_is_one_of_each(tmp_path: Path) -> None:
+    assert not is_running(tmp_path / "log")
     with alone(tmp_path / "log"), pytest.raises(UserError, match="running already"), alone(tmp_path / "log"):
         pass
     with alone(tmp_path / "log"):
-        pass
+        assert is_running(tmp_path / "log")
+    assert not is_running(tmp_path / "log")
 
 
 def test_a_port_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None:
@@ -157,7 +161,7 @@ def test_what_nohup_has_ignored_stays_so() -> None:
 def test_init_makes_keys_that_only_their_owner_reads(tmp_path: Path) -> None:
     succeed(tmp_path, "deploy", "init", "federation", "--clients", "2", "--host", "example.org")
     folder = tmp_path / "federation"
-    secret = {"ca.key", "server.key", "key", "local.key"}
+    secret = {"ca.key", "server.key", "key"}
     for path in folder.rglob("*"):
         if path.is_file():
             assert (stat.S_IMODE(path.stat().st_mode) & 0o077 == 0) == (path.name in secret), path
@@ -230,37 +234,44 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("said", ["flag", "file"])
-def test_a_client_whose_data_is_not_usable_does_not_start(
+def test_a_worker_whose_data_is_not_usable_does_not_start(
     change: dict[str, Any] | None, why: str, said: str, tmp_path: Path
 ) -> None:
     """Whether --data or client.yaml names it; without `change` it is an empty folder."""
-    succeed(tmp_path, "deploy", "init", "federation", "--clients", "2", "--port", "9")
     path = tmp_path / ("data" if change is None else "data.npz")
     if change is None:
         path.mkdir()
     else:
         arrays: dict[str, Any] = {"images": np.zeros((20, 8, 8), np.uint8), "labels": np.arange(20) % 2}
         np.savez(path, **arrays | change)
-    if said == "file":
-        with (tmp_path / "federation/clients/1/client.yaml").open("a") as file:
-            file.write(f"data: {'folder' if change is None else 'npz'}:{path}\n")
-    words = ("--data", str(path)) if said == "flag" else ()
-    outcome = invoke(tmp_path, "deploy", "client", "federation", "--id", "1", *words)
+    named = f"data: {'folder' if change is None else 'npz'}:{path}\n"
+    (tmp_path / "client.yaml").write_text("id: 1\n" + (named if said == "file" else ""))
+    answers = io.BytesIO()
+    serve(OwnersWord(tmp_path / "client.yaml", str(path) if said == "flag" else None), io.BytesIO(), answers)
+    answers.seek(0)
+    head, _ = read_frame(answers)
+    assert why in head["error"]
+    assert answers.read() == b""
+
+
+def test_a_client_whose_data_is_not_usable_does_not_start(tmp_path: Path) -> None:
+    succeed(tmp_path, "deploy", "init", "federation", "--clients", "2", "--port", "9")
+    (tmp_path / "empty").mkdir()
+    outcome = invoke(tmp_path, "deploy", "client", "federation", "--id", "1", "--data", "empty")
     assert (outcome.code, outcome.out, len(outcome.err.splitlines())) == (2, "", 1)
-    assert why in outcome.err
+    assert "0 pictures" in outcome.err
 
 
 @pytest.mark.parametrize(
-    ("details", "code", "said"),
+    ("details", "kind", "said"),
     [
-        ("0 of at least 2 clients came\nwithin 12 s", 1, "0 of at least 2 clients came within 12 s; continue with: "),
-        (f"{HOPELESS}--model: 'x' is not usable; no", 1, "error: the run has failed: --model: 'x' is not usable; no"),
+        ("0 of at least 2 clients came\nwithin 12 s", LostError, "0 of at least 2 clients came within 12 s"),
+        (f"{HOPELESS}--model: 'x' is not usable; no", HopelessError, "the run has failed: --model: 'x' is not usable"),
     ],
 )
-def test_a_run_that_failed_says_why(
-    details: str, code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_of_flowers_that_failed_says_why(
+    details: str, kind: type[Exception], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And how to continue, only where that can help."""
     failed = {"status": "finished:failed", "status-details": f"ServerApp failed with exception: {details}"}
 
     @contextmanager
@@ -269,12 +280,17 @@ def test_a_run_that_failed_says_why(
 
     monkeypatch.setattr(follow, "commands", commands)
     monkeypatch.setattr(follow, "ASK", 0.0)
+    with pytest.raises(kind, match=said):
+        follow.play(tmp_path, tmp_path / "app", tmp_path / "run", lambda _: None)
+
+
+def test_a_run_without_a_server_says_so_and_how_to_go_on(tmp_path: Path) -> None:
     succeed(tmp_path, "deploy", "init", "federation", "--clients", "2")
     (tmp_path / "experiment.yaml").write_text("method: fedproto\n")
     outcome = invoke(tmp_path, "deploy", "run", "federation", "experiment.yaml", "--quiet")
-    assert (outcome.code, len(outcome.err.splitlines())) == (code, 1)
-    assert said in outcome.err
-    assert ("continue with" in outcome.err) == (HOPELESS not in details)
+    assert (outcome.code, len(outcome.err.splitlines())) == (1, 1)
+    assert "the server is not running: start it with `protofed deploy server " in outcome.err
+    assert "continue with: protofed deploy run federation experiment.yaml --out " in outcome.err
 
 
 def test_what_init_could_not_finish_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,15 +306,15 @@ def test_what_init_could_not_finish_is_gone(tmp_path: Path, monkeypatch: pytest.
 def test_an_address_with_colons_has_brackets(tmp_path: Path) -> None:
     succeed(tmp_path, "deploy", "init", "federation", "--clients", "1", "--host", "::1")
     assert "server: '[::1]:9092'\n" in (tmp_path / "federation/clients/0/client.yaml").read_text()
-    assert Says.read(tmp_path / "federation/clients/0/client.yaml").server == "[::1]:9092"
+    assert Owner.read(tmp_path / "federation/clients/0/client.yaml").server == "[::1]:9092"
     assert FederationFolder.open(tmp_path / "federation").address == "[::1]:9092"
 
 
 def test_status_without_a_server_says_so(tmp_path: Path) -> None:
     succeed(tmp_path, "deploy", "init", "federation", "--clients", "2", "--port", "9")
     outcome = invoke(tmp_path, "deploy", "status", "federation")
-    assert outcome.code == 1
-    assert outcome.err.startswith("error: ")
+    assert (outcome.code, outcome.err) == (1, "")
+    assert outcome.out == "server at 127.0.0.1:9: not running\nclient 0: registered\nclient 1: registered\n"
     assert [path.name for path in tmp_path.iterdir()] == ["federation"]
 
 
@@ -325,7 +341,13 @@ def test_a_federation_that_is_none_is_one_error(tmp_path: Path, text: str, messa
         ("id: 1\nmethods: 5\n", "methods: 5"),
         ("id: 1\nsend: [1]\n", r"send: \[1\]"),
         ("id: 1\nmethod: fedavg\n", "did you mean 'methods'"),
-        ("id: 1\nrounds: many\n", "rounds: 'many'"),
+        ("id: 1\nturns: many\n", "turns: 'many'"),
+        ("id: 1\nturns: 0\n", "turns: 0 .* 1 or more"),
+        ("id: 1\nmin_batch: -3\n", "min_batch: -3"),
+        ("id: -1\n", "id: -1"),
+        ("id: 1\nclip: 0\n", "clip: 0 .* above 0"),
+        ("id: 1\nnoise: 1\n", "noise: 1 .* clip, which must be given too"),
+        ("id: 1\nsimulated: true\n", "'simulated'"),
         ("id: 1\nsend: [everything]\n", "send: 'everything'"),
         ("id: 1\ndata: 5\n", "data: 5"),
         ("id: 1\ndata: none.npz\n", "data: .*there is no none.npz"),
@@ -335,11 +357,12 @@ def test_a_federation_that_is_none_is_one_error(tmp_path: Path, text: str, messa
 def test_an_owner_who_says_what_cannot_be_is_told(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "client.yaml").write_text(text)
     with pytest.raises(UserError, match=rf"client\.yaml.*{message}"):
-        Owner.of({"client": str(tmp_path / "client.yaml")})
-    outcome = invoke(tmp_path, "deploy", "client", ".", "--id", "1")
-    assert outcome.code == 2
-    assert len(outcome.err.splitlines()) == 1
-    assert re.search(message, outcome.err)
+        owner_of({"client": str(tmp_path / "client.yaml")})
+    if "data: " not in text:  # which the worker reads
+        outcome = invoke(tmp_path, "deploy", "client", ".", "--id", "1")
+        assert outcome.code == 2
+        assert len(outcome.err.splitlines()) == 1
+        assert re.search(message, outcome.err)
 
 
 @pytest.mark.parametrize(
@@ -388,13 +411,13 @@ def test_a_server_of_another_federation_is_named_at_once(tmp_path: Path) -> None
     with greeter(tmp_path / "other") as port:
         succeed(tmp_path, "deploy", "init", "federation", "--clients", "1", "--port", str(port))
         outcome = invoke(tmp_path, "deploy", "client", "federation", "--id", "0")
-        _check_server(f"127.0.0.1:{port}", theirs)  # no error
-    _check_server(f"127.0.0.1:{port}", theirs)  # nobody is there yet
+        check_server(f"127.0.0.1:{port}", theirs)  # no error
+    check_server(f"127.0.0.1:{port}", theirs)  # nobody is there yet
     assert (outcome.code, outcome.out) == (2, "")
     assert "its certificate is not of this federation" in outcome.err
 
 
-@pytest.mark.parametrize("name", ["ca.crt", "key", "local.pem", "local.key"])
+@pytest.mark.parametrize("name", ["ca.crt", "key"])
 def test_a_client_without_its_keys_is_refused_at_once(tmp_path: Path, name: str) -> None:
     succeed(tmp_path, "deploy", "init", "federation", "--clients", "1", "--port", "9")
     path = tmp_path / "federation/clients/0" / name
@@ -438,6 +461,6 @@ def test_data_is_a_path_or_a_name_wherever_it_is_said(tmp_path: Path, monkeypatc
     ):
         path = tmp_path / "client.yaml"
         path.write_text(f"id: 1\ndata: {said}\n")
-        assert Says.read(path).data == meant
+        assert owner_of({"client": str(path)}).data == meant
         path.write_text("id: 1\n")
-        assert Owner.of({"client": str(path), "data": said}).data == meant
+        assert owner_of({"client": str(path), "data": said}).data == meant

@@ -13,26 +13,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from safetensors.torch import load_file
 
 from protofed.deploy import client, connections, server
-from protofed.deploy.client_memory import FolderMemory, StateMemory
+from protofed.deploy.client_memory import FolderMemory
+from protofed.deploy.flower_client import StateMemory
 from protofed.deploy.follow_run import HOPELESS
+from protofed.deploy.owner import Owner
 from protofed.deploy.processes import SIMULATION
+from protofed.deploy.records import as_array, to_records
 from protofed.deploy.server import serve, server_app
 from protofed.deploy.server_settings import Settings
-from protofed.deploy.wire import digest, pack, record, size
-from protofed.errors import HopelessError, LostError, UserError
+from protofed.deploy.wire import REFUSED, pack, seal
+from protofed.errors import HopelessError, LostError, RefusedError, UserError
 from protofed.experiment import Experiment
 from protofed.messages import Upload
 from protofed.prototypes import Prototypes
 from protofed.runs.network_label import read_network_label
 from protofed.runs.run import Run, new_run
 from protofed.server.participation import participants
-from protofed.errors import RefusedError
 from tests.engines.test_alone import METHODS, experiment
-from tests.support.loopback import Loopback, in_simulation, with_folder
+from tests.support.loopback import Loopback, data_of, facts_of, in_simulation, packed, size_of, with_folder
 
 QUICK: dict[str, Any] = {"deadline": 0.3, "wait": 0.3}
 
@@ -94,7 +96,7 @@ def test_clients_agree_on_public_images_over_the_network(exchange: str, tmp_path
     assert kinds.count("train") == kinds.count("query.public") == 3
     for line in lines(tmp_path / "run"):
         number = str(line["round"])
-        assert line["bytes_down"] == sum(size(m.content) for m in grid.asked if m.metadata.group_id == number)
+        assert line["bytes_down"] == sum(size_of(m) for m in grid.asked if m.metadata.group_id == number)
 
 
 def test_who_has_other_public_images_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,12 +126,12 @@ def test_a_server_cannot_ask_for_more_than_an_exchange_is(change: dict[str, Any]
     """Not for an upload without masks where they are promised, nor for the same steps again and again."""
     asked = exchanging("batch")
     sent = new_run(asked).broadcast
-    facts: dict[str, Any] = {"clock": [0, 2, [0, 1, 2], 3, 0], "first": True, "learned": [], "wanted": [0]}
+    facts: dict[str, Any] = {"clock": [0, [0, 1, 2]], "first": True, "learned": [], "wanted": [0], "run": "a"}
     facts |= {"classes": [str(digit) for digit in range(10)], "domains": ["digits"], "experiment": vars(asked)}
     facts |= change | {"experiment": {**vars(asked), **change.get("experiment", {})}}
-    owner, memory = client.Owner(0, threads=1), StateMemory(RecordDict())
-    with pytest.raises(RefusedError, match=why):
-        client.public_step(facts, sent.encode(), owner, memory)
+    answer = client.Client(Owner(0, threads=1)).answer("train.public", pack(facts, sent), StateMemory(RecordDict()))
+    assert isinstance(answer, client.Failed)
+    assert (answer.code, why in answer.reason) == (REFUSED, True)
 
 
 def test_a_client_that_has_not_begun_an_exchange_refuses_to_go_on(
@@ -152,8 +154,8 @@ def test_bytes_are_those_of_the_messages(tmp_path: Path) -> None:
     serve(grid, experiment("fedsc"), Settings(out=str(tmp_path / "run")))
     for line in lines(tmp_path / "run"):
         number = str(line["round"])
-        assert line["bytes_down"] == sum(size(m.content) for m in grid.asked if m.metadata.group_id == number)
-        assert line["bytes_up"] == sum(size(m.content) for m in answers if m.metadata.group_id == number)
+        assert line["bytes_down"] == sum(size_of(m) for m in grid.asked if m.metadata.group_id == number)
+        assert line["bytes_up"] == sum(size_of(m) for m in answers if m.metadata.group_id == number)
 
 
 FACTS: dict[str, dict[str, Any]] = {
@@ -172,9 +174,9 @@ def spoiled(what: str) -> Callable[[Message], list[Message]]:
         about = answer.metadata
         if about.src_node_id != 102 or (about.message_type, about.group_id) != ("train", "2"):
             return [answer]
-        upload = Upload.decode(answer.content.array_records["message"]["safetensors"].data)
+        upload = Upload.decode(data_of(answer))
         (name, found), *_ = upload.prototypes.items()
-        facts = json.loads(str(answer.content.config_records["facts"]["json"]))
+        facts = facts_of(answer)
         worse = {
             "not finite": {name: Prototypes(found.vectors * torch.inf, found.counts)},
             "another size": {name: Prototypes(found.vectors[..., :-1], found.counts)},
@@ -182,12 +184,12 @@ def spoiled(what: str) -> Callable[[Message], list[Message]]:
             "counts": {name: Prototypes(found.vectors, 1000 * found.counts)},
         }
         if what in worse:
-            answer.content = pack(facts, Upload(upload.weights, worse[what], upload.numbers))
+            answer.content = packed(facts, Upload(upload.weights, worse[what], upload.numbers))
         elif what in FACTS:
-            answer.content = pack(facts | FACTS[what], upload)
+            answer.content = packed(facts | FACTS[what], upload)
         elif what in SAMPLES:
             told = {"samples": torch.full_like(upload.numbers["samples"], SAMPLES[what])}
-            answer.content = pack(facts, Upload(upload.weights, upload.prototypes, told))
+            answer.content = packed(facts, Upload(upload.weights, upload.prototypes, told))
         elif what == "garbage":
             answer.content = sealed(json.dumps(facts), bytes(range(256)) * 3)
         elif what == "endless":
@@ -195,7 +197,7 @@ def spoiled(what: str) -> Callable[[Message], list[Message]]:
         elif what == "one bit":
             data = bytearray(upload.encode())
             data[-1] ^= 1  # of a number: what it holds has the right form
-            answer.content["message"] = record(bytes(data))
+            answer.content["message"] = as_array(bytes(data))
         elif what == "empty":
             answer.content = RecordDict()
         elif what == "an error":
@@ -211,7 +213,7 @@ def spoiled(what: str) -> Callable[[Message], list[Message]]:
 
 def sealed(text: str, data: bytes) -> RecordDict:
     """What a client sends that means it."""
-    return RecordDict({"message": record(data), "facts": ConfigRecord({"json": text, "digest": digest(text, data)})})
+    return to_records(seal(text, data))
 
 
 def _error(answer: Message) -> Message:
@@ -265,7 +267,7 @@ def without_at_first(node: int, nodes: dict[int, Any]) -> Loopback:
     grid.offline = {node}
 
     def arrive(answer: Message) -> list[Message]:
-        if (answer.metadata.message_type, answer.metadata.group_id) == ("evaluate", "1"):
+        if (answer.metadata.message_type, answer.metadata.group_id) == ("train", "1"):
             grid.offline.clear()
         return [answer]
 
@@ -278,9 +280,41 @@ def test_who_comes_late_is_welcome(tmp_path: Path) -> None:
     serve(grid, experiment("fedproto"), Settings(str(tmp_path / "run"), **QUICK))
     first, second, _ = lines(tmp_path / "run")
     assert first["left_out"] == {"3": "not connected"}
-    assert (first["tested"], first["participants"]) == ([0, 1, 2], [0, 1, 2])
-    assert second["participants"] == [0, 1, 2, 3]
+    assert (first["participants"], second["participants"]) == ([0, 1, 2], [0, 1, 2, 3])
+    assert "tested" not in first  # it has come with the turns of the second round, to which all were there
     assert "tested" not in second
+
+
+def test_a_test_travels_with_the_next_turn(tmp_path: Path) -> None:
+    """Of those that take part and of the others alike, so that nobody is sent the same model twice."""
+    asked = replace(experiment("mp-fedcl"), participation=0.5, rounds=3)
+    grid = Loopback(in_simulation(4))
+    serve(grid, asked, Settings(str(tmp_path / "run")))
+    kinds = {number: [m.metadata.message_type for m in grid.asked if m.metadata.group_id == number] for number in "123"}
+    assert [sorted(kinds[number]) for number in "123"] == [
+        ["train"] * 2,
+        ["evaluate"] * 2 + ["train"] * 2,
+        ["evaluate"] * 6 + ["train"] * 2,  # after the last round there is no turn
+    ]
+    told = [facts_of(message).get("test", False) for message in grid.asked if message.metadata.message_type == "train"]
+    assert told == [False] * 2 + [True] * 4
+    assert_same(tmp_path / "run", sequential(asked))
+
+
+def test_a_server_killed_before_a_test_came_back_asks_for_it_again(tmp_path: Path) -> None:
+    nodes = {100 + k: with_folder(tmp_path, k) for k in range(4)}
+    asked = experiment("mp-fedcl")
+
+    def trouble(answer: Message) -> list[Message]:
+        if (answer.metadata.message_type, answer.metadata.group_id) == ("train", "3"):
+            raise KilledError
+        return [answer]
+
+    with pytest.raises(KilledError):
+        serve(Loopback(nodes, trouble), asked, Settings(str(tmp_path / "run")))
+    assert [bool(line["accuracy"]) for line in lines(tmp_path / "run")] == [True, False]
+    serve(Loopback(nodes), asked, Settings(str(tmp_path / "run")))
+    assert_same(tmp_path / "run", sequential(asked))
 
 
 def brings(place: Path, number: int, **more: Any) -> dict[str, Any]:
@@ -297,11 +331,10 @@ def test_who_comes_late_may_bring_its_own_data_and_domain(tmp_path: Path) -> Non
     serve(grid, asked, Settings(str(tmp_path / "run"), **QUICK))
     first, *later = lines(tmp_path / "run")
     assert (first["participants"], [line["participants"] for line in later]) == ([0, 1], [[0, 1, 2]] * 2)
-    assert list(first["per_domain"]["global/domain/head"]) == ["site0", "site1"]
-    for line in later:
-        assert "left_out" not in line
+    for line in (first, *later):
         assert "tested" not in line
         assert list(line["per_domain"]["global/domain/head"]) == ["site0", "site1", "site2"]
+    assert not any("left_out" in line for line in later)
 
 
 @pytest.mark.parametrize(("forgets", "late"), [(0, False), (2, False), (2, True)])
@@ -314,7 +347,7 @@ def test_who_forgets_its_data_while_others_bring_theirs_is_refused(
 
     def mend(answer: Message) -> list[Message]:
         """It comes; later it leaves, and comes back with data."""
-        if answer.metadata.message_type == "evaluate":
+        if answer.metadata.message_type == "train":
             grid.offline = {100 + forgets} if answer.metadata.group_id == "2" else set()
             if answer.metadata.group_id == "3":
                 brings(tmp_path, forgets)
@@ -343,7 +376,7 @@ def test_who_brings_data_into_a_run_that_began_without_is_refused(
     grid.offline = {102}
 
     def arrive(answer: Message) -> list[Message]:
-        if answer.metadata.message_type == "evaluate":
+        if answer.metadata.message_type == "train":
             grid.offline.clear()
         return [answer]
 
@@ -402,7 +435,7 @@ def test_a_round_waits_for_those_it_asks_not_for_others(tmp_path: Path, monkeypa
     grid, looks = Loopback(in_simulation(4)), iter(range(10))
 
     def trouble(answer: Message) -> list[Message]:
-        if (answer.metadata.message_type, answer.metadata.group_id) == ("evaluate", "1"):
+        if (answer.metadata.message_type, answer.metadata.group_id) == ("train", "1"):
             grid.offline = {100 + first}
         return [answer]
 
@@ -543,8 +576,8 @@ def test_a_round_that_fails_again_and_again_ends_the_run(tmp_path: Path) -> None
 def test_scores_that_are_none_are_left_out(lie: dict[str, Any], tmp_path: Path) -> None:
     def changed(answer: Message) -> list[Message]:
         if (answer.metadata.src_node_id, answer.metadata.message_type) == (100, "evaluate"):
-            facts = json.loads(str(answer.content.config_records["facts"]["json"]))
-            answer.content = pack(facts | lie)
+            facts = facts_of(answer)
+            answer.content = packed(facts | {"scores": facts["scores"] | lie})
         return [answer]
 
     asked = replace(experiment("fedproto"), train_size=120, rounds=1)
@@ -558,8 +591,8 @@ def test_scores_that_are_none_are_left_out(lie: dict[str, Any], tmp_path: Path) 
     ("says", "why"),
     [
         ({"methods": ["fedavg"]}, "method fedproto"),
-        ({"rounds": 2}, "3 rounds"),
-        ({"megabytes": 0.001}, "larger"),
+        ({"turns": 2}, "3 rounds: 2 turns of a run are allowed"),
+        ({"megabytes": 0.001}, "MB: 0.001 MB are allowed"),
         ({"send": ["weights"]}, "prototypes may not be sent"),
         ({"data": "npz:nowhere.npz"}, "UserError"),
         ({"colour": "red"}, "UserError"),
@@ -576,21 +609,21 @@ def test_what_a_client_does_not_allow_is_not_done(
     for line in lines(tmp_path / "run"):
         assert 1 not in line["participants"]
         assert list(line["left_out"]) == ["1"]
-        assert line["left_out"]["1"] in ("error 101: RefusedError", "error 102: UserError")
+        assert line["left_out"]["1"] == f"error 102: {why}" or why in line["left_out"]["1"]  # at the server
     told = capsys.readouterr()
     assert why in told.out + told.err  # at the client
     assert "nowhere" not in caplog.text  # not at the server
 
 
 def test_a_run_without_enough_clients_says_what_was_wrong_with_those_that_came(tmp_path: Path) -> None:
-    nodes = {100: with_folder(tmp_path, 0), 101: brings(tmp_path, 1), 102: with_folder(tmp_path, 2, rounds=1)}
+    nodes = {100: with_folder(tmp_path, 0), 101: brings(tmp_path, 1), 102: with_folder(tmp_path, 2, turns=1)}
     (tmp_path / "nodes.json").write_text(json.dumps({k: 100 + k for k in range(4)}))
     settings = Settings(str(tmp_path / "run"), minimum=2, nodes=str(tmp_path / "nodes.json"), **QUICK)
     with pytest.raises(LostError) as lost:
         serve(Loopback(nodes), replace(experiment("fedproto"), train_size=None), settings)
     assert str(lost.value) == (
         "1 of at least 2 clients came within 0.3 s; client 0: it brings no data, but others do: say --data; "
-        "client 2: error 101: RefusedError"
+        "client 2: it refuses: 3 rounds: 1 turns of a run are allowed"
     )
 
 
@@ -598,7 +631,7 @@ def test_images_of_which_the_server_would_make_too_many_are_refused() -> None:
     clients = connections.Connections(Loopback({}), experiment("fedproto"), Settings(), "run")
     said: dict[str, Any] = {"id": 1, "samples": 10, "shape": [3, 224, 224], "classes": ["a", "b"], "domains": ["a"]}
     said["brings"] = False
-    assert clients._read_hello(1, pack(said))[0][0] == 1
+    assert clients._read_hello(1, pack(said))[0] == 1
     lies: list[tuple[dict[str, Any], str]] = [
         ({"shape": [3, 10_000, 10_000]}, "shape"),
         ({"brings": None}, "who it is"),
@@ -613,9 +646,9 @@ def test_images_of_which_the_server_would_make_too_many_are_refused() -> None:
 def test_classes_that_are_too_many_together_end_the_run_before_it_begins(tmp_path: Path) -> None:
     def changed(answer: Message) -> list[Message]:
         if answer.metadata.message_type == "query.hello":
-            facts = json.loads(str(answer.content.config_records["facts"]["json"]))
+            facts = facts_of(answer)
             names = [f"{facts['id']}-{number}" for number in range(4000)]
-            answer.content = pack(facts | {"classes": names})
+            answer.content = packed(facts | {"classes": names})
         return [answer]
 
     with pytest.raises(UserError, match="leave out who names what it should not"):
@@ -627,10 +660,10 @@ def test_classes_that_are_too_many_together_end_the_run_before_it_begins(tmp_pat
 def test_more_prototypes_than_class_means_are_refused(method: str, tmp_path: Path) -> None:
     def changed(answer: Message) -> list[Message]:
         if (answer.metadata.src_node_id, answer.metadata.message_type) == (102, "train"):
-            facts = json.loads(str(answer.content.config_records["facts"]["json"]))
-            upload = Upload.decode(answer.content.array_records["message"]["safetensors"].data)
+            facts = facts_of(answer)
+            upload = Upload.decode(data_of(answer))
             wide = {name: found.widen(64) for name, found in upload.prototypes.items()}
-            answer.content = pack(facts, Upload(upload.weights, wide, upload.numbers))
+            answer.content = packed(facts, Upload(upload.weights, wide, upload.numbers))
         return [answer]
 
     asked = replace(experiment(method), rounds=1)
@@ -644,10 +677,10 @@ def test_code_that_a_server_names_is_not_loaded() -> None:
     asked = replace(experiment("fedproto"), model="net.py:Net")
     for methods in (None, ("fedproto",), ("fedproto", "net.py:Other")):
         with pytest.raises(RefusedError, match=r"the code of net\.py:Net"):
-            client.Owner(0, methods=methods).check(asked, 0)
-    client.Owner(0, methods=("fedproto", "net.py:Net")).check(asked, 0)  # its owner knows it
+            Owner(0, methods=methods).check(asked)
+    Owner(0, methods=("fedproto", "net.py:Net")).check(asked)  # its owner knows it
     with pytest.raises(RefusedError, match="plain name"):
-        client._plain("../../somewhere")
+        client.Client(Owner(0))._folder("../../somewhere")
 
 
 def test_a_node_is_one_client_and_a_client_one_node(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from io import BytesIO, StringIO
@@ -19,9 +19,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pytest
 import torch
 import yaml
-from flwr.app import ConfigRecord, Context, Message, Metadata, RecordDict
 from flwr.serverapp import Grid
 from safetensors.torch import save_file
 from torch import Tensor
@@ -35,13 +35,14 @@ from protofed.data.sources.npz import npz, npz_images
 from protofed.data.sources.pickles import cifar10, cifar100, fc100
 from protofed.data.sources.usps import usps_h5, usps_libsvm
 from protofed.deploy import wire
-from protofed.deploy.client import Owner, _answer, _plain
-from protofed.deploy.client_memory import ClientMemory
+from protofed.deploy.client import HANDLERS, Asked, Client, Failed
 from protofed.deploy.connections import Connections
 from protofed.deploy.federation import FederationFolder
+from protofed.deploy.flower_client import owner_of
+from protofed.deploy.owner import Owner
 from protofed.deploy.remote import Remote
 from protofed.deploy.server_settings import Settings, read_nodes
-from protofed.errors import UserError
+from protofed.errors import RefusedError, UserError
 from protofed.evaluation.accuracy import Evaluation
 from protofed.evaluation.snapshot import Snapshot
 from protofed.experiment import Experiment
@@ -67,7 +68,6 @@ from protofed.studies.comparison import ComparisonStudy, rows_of
 from protofed.studies.reproduction import ReproductionStudy
 from protofed.studies.sweeps import SweepStudy
 from protofed.studies.theory import examine
-from protofed.errors import RefusedError
 from protofed.trust.screening import Schema, tensors_of
 
 CLEAN = (UserError, RefusedError)
@@ -150,11 +150,9 @@ def _read_broadcast(folder: Path) -> Broadcast:
     return Broadcast.from_flat(schema.check(flat))
 
 
-def _content(folder: Path) -> RecordDict:
+def _packet(folder: Path) -> wire.Packet:
     """A message that says what the folder's file says."""
-    text, data = (folder / "facts.json").read_bytes().decode("utf-8", "replace"), upload().encode()
-    told = ConfigRecord({"json": text, "digest": wire.digest(text, data)})
-    return RecordDict({"message": wire.record(data), "facts": told})
+    return wire.seal((folder / "facts.json").read_bytes().decode("utf-8", "replace"), upload().encode())
 
 
 def _facts(**facts: Any) -> Callable[[Path], object]:
@@ -163,13 +161,14 @@ def _facts(**facts: Any) -> Callable[[Path], object]:
 
 def _read_hello(folder: Path) -> object:
     clients = Connections(cast(Grid, None), Experiment(), Settings(), "run")
-    (number, known), _ = clients._read_hello(1, _content(folder))
+    number, known = clients._read_hello(1, _packet(folder))
     clients._bind(1, number, known)
     return clients
 
 
 def _read_answer(folder: Path) -> object:
-    return Remote._read_upload(cast(Remote, SimpleNamespace(schema=SCHEMA)), 3, _content(folder))
+    facts, data = wire.unpack(_packet(folder), wire.LARGEST)
+    return Remote._read_upload(cast(Remote, SimpleNamespace(schema=SCHEMA)), 3, facts, data)
 
 
 def _read_scores(folder: Path) -> object:
@@ -177,25 +176,24 @@ def _read_scores(folder: Path) -> object:
     asked = SimpleNamespace(
         scores=SCORES.per_client.keys(), federation=SimpleNamespace(domains=("a", "b")), clients=clients
     )
-    found, _ = Remote._read_scores(cast(Remote, asked), 3, _content(folder))
-    return found.means()
+    facts, _ = wire.unpack(_packet(folder), wire.LARGEST)
+    return Remote._read_scores(cast(Remote, asked), facts).means()
 
 
 SCORES = Evaluation({"own/own/head": [50.0], "own/all/nearest": [25.0]}, {"own/all/head": {"a": 50.0}})
 
 
-def _read_question(folder: Path) -> Message:
+def _read_question(folder: Path) -> wire.Packet | Failed:
     """As a client answers, but for the training."""
 
-    def asked(facts: Mapping[str, Any], data: bytes, owner: Owner, memory: ClientMemory) -> RecordDict:
-        owner.check(Experiment.from_mapping(facts["experiment"]), len(data))
-        assert memory.rounds() == []
-        return wire.pack({"id": owner.id, "run": _plain(facts["run"])})
+    def asked(client: Client, asked: Asked) -> wire.Packet:
+        return wire.pack({"id": client.owner.id, "round": asked.clock.round})
 
-    about = Metadata(1, "1", 1, 1, "", "1", 0.0, 60.0, "train")
-    message = Message(content=_content(folder), metadata=about)  # type: ignore[call-overload]  # as Flower does
-    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # it says why to its owner
-        return _answer(asked, message, Context(1, 1, {"partition-id": 3}, RecordDict(), {}))
+    (folder / "memory").mkdir(exist_ok=True)
+    client = Client(Owner(3, memory=str(folder / "memory")))
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        patch.setitem(HANDLERS, "train", asked)
+        return client.answer("train", _packet(folder))
 
 
 # Configurations
@@ -226,7 +224,7 @@ def _read_plans(folder: Path) -> None:
 
 def _make_owner(folder: Path) -> None:
     (folder / "federation.yaml").write_text("clients: 3\nhost: 127.0.0.1\nport: 9092\nminimum: 1\ndeadline: 600.0\n")
-    text = "id: 3\nserver: 127.0.0.1:9092\ndata: digits\nmethods: [mp-fedcl]\nrounds: 200\nmegabytes: 100\n"
+    text = "id: 3\nserver: 127.0.0.1:9092\ndata: digits\nmethods: [mp-fedcl]\nturns: 200\nmegabytes: 100\n"
     (folder / "client.yaml").write_text(text + "send: [prototypes, numbers]\ndevice: cpu\nthreads: 1\n")
     (folder / "nodes.json").write_text('{"0": 11, "1": 12}\n')
     label = {"run": "abc", "brings": False, "classes": ["a", "b"], "domains": ["c"]}
@@ -236,9 +234,9 @@ def _make_owner(folder: Path) -> None:
 def _read_owner(folder: Path) -> None:
     federation = FederationFolder.open(folder)
     assert federation.address
-    owner = Owner.of({"client": str(folder / "client.yaml")})
-    owner.check_upload(Upload())
-    owner.check(Experiment(), 100)
+    owner = owner_of({"client": str(folder / "client.yaml")})
+    owner.check_parts([])
+    owner.objections(Experiment())
     assert read_nodes(folder / "nodes.json") is not None
     assert read_network_label(folder / "flower.json", 2)["classes"]
 
@@ -533,8 +531,10 @@ READERS = {
         ("facts.json",),
     ),
     "answer": Reader(_facts(id=3, loss=0.5), _read_answer, ("facts.json",)),
-    "scores": Reader(_facts(id=3, **asdict(SCORES)), _read_scores, ("facts.json",)),
-    "question": Reader(_facts(run="abc", experiment=asdict(Experiment())), _read_question, ("facts.json",)),
+    "scores": Reader(_facts(id=3, scores=asdict(SCORES)), _read_scores, ("facts.json",)),
+    "question": Reader(
+        _facts(run="abc", experiment=asdict(Experiment()), clock=[0, [3]]), _read_question, ("facts.json",)
+    ),
     "config": Reader(_one("config.yaml", lambda: Experiment().to_yaml().encode()), _read_config, ("config.yaml",)),
     "plans": Reader(_make_plans, _read_plans, ("compare.yaml", "sweep.yaml", "reproduce.yaml")),
     "deployment": Reader(_make_owner, _read_owner, ("federation.yaml", "client.yaml", "nodes.json", "flower.json")),

@@ -19,8 +19,8 @@ import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, Metadata, RecordDict
 from flwr.common.constant import ErrorCode
 
-from protofed.deploy import client, connections, exchange
-from protofed.deploy.wire import record
+from protofed.deploy import client, connections, exchange, flower_client
+from protofed.deploy.records import as_array
 from tests.support.loopback import Loopback
 
 DEADLINE, WAIT = 30.0, 120.0
@@ -182,7 +182,7 @@ class Faulty(Loopback):
         if self.draws.random() < 0.5:
             asked.content = self._spoil(asked.content)
             self._send(began + 1.0, self._call(node, asked))
-            return "error 101: RefusedError"
+            return "it refuses: "
         answer = self._call(node, asked)
         answer.content = self._spoil(answer.content)
         self._send(began + 1.0, answer)
@@ -190,7 +190,7 @@ class Faulty(Loopback):
 
     def _spoil(self, content: RecordDict) -> RecordDict:
         told = dict(content.config_records["facts"])
-        data = bytearray(content.array_records["message"]["safetensors"].data)
+        data = bytearray(content.array_records["message"]["safetensors"].data if "message" in content else b"")
         facts = bytearray(str(told["json"]).encode())
         part = data if data and self.draws.random() < 0.7 else facts
         place = self.draws.randrange(len(part))
@@ -199,11 +199,11 @@ class Faulty(Loopback):
         else:
             part[place] ^= 1 << self.draws.randrange(7)
         told["json"] = facts.decode(errors="replace")
-        return RecordDict({"message": record(bytes(data)), "facts": ConfigRecord(told)})
+        return RecordDict({"message": as_array(bytes(data)), "facts": ConfigRecord(told)})
 
     def _call(self, node: int, asked: Message) -> Message:
         """The client's own functions, in what is a new process each time."""
-        return client.app(asked, Context(1, node, self.nodes[node], RecordDict(), {}))
+        return flower_client.app(asked, Context(1, node, self.nodes[node], RecordDict(), {}))
 
     def _send(self, at: float, answer: Message) -> None:
         self.coming.append((at, answer))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from flwr.app import Context, Message, Metadata, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from protofed.deploy.client import app
+from protofed.deploy.flower_client import app
+from protofed.deploy.records import from_records, to_records
+from protofed.deploy.wire import pack
 
 
 class Loopback(Grid):
@@ -67,6 +70,27 @@ class Loopback(Grid):
     def send_and_receive(self, *_: Any, **__: Any) -> Any:
         """Not used."""
         raise NotImplementedError
+
+
+def packed(*what: Any) -> RecordDict:
+    """Facts, and perhaps an upload, as Flower carries them."""
+    return to_records(pack(*what))
+
+
+def facts_of(message: Message) -> dict[str, Any]:
+    """What a message says."""
+    facts: dict[str, Any] = json.loads(from_records(message.content).text)
+    return facts
+
+
+def data_of(message: Message) -> bytes:
+    """The tensors of a message, encoded."""
+    return from_records(message.content).data
+
+
+def size_of(message: Message) -> int:
+    """Bytes of a message."""
+    return from_records(message.content).size()
 
 
 def in_simulation(clients: int) -> dict[int, dict[str, Any]]:

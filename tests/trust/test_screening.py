@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from io import BytesIO
 
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import Tensor
 
 from protofed.deploy import wire
+from protofed.deploy.records import as_array, from_records, to_records
+from protofed.errors import RefusedError
 from protofed.messages import Upload
 from protofed.prototypes import Prototypes
-from protofed.errors import RefusedError
 from protofed.trust.screening import SLOTS, Schema, tensors_of
 
 CLASSES, SLOT, SIZE = 3, 2, 4
@@ -146,24 +148,45 @@ def test_facts_and_message_survive_the_way_and_others_do_not() -> None:
     content = wire.pack({"id": 3, "word": "é"}, upload())
     facts, data = wire.unpack(content, 10_000)
     assert (facts["id"], facts["word"], data) == (3, "é", upload().encode())
-    assert wire.size(content) == len(data) + len(json.dumps(facts)) + wire.DIGEST
+    assert content.size() == len(data) + len(content.text.encode()) + wire.DIGEST
+    assert from_records(to_records(content)) == content
     with pytest.raises(RefusedError, match="larger"):
         wire.unpack(content, len(data) - 1)
-    array = ArrayRecord({"safetensors": Array("uint8", (0,), "safetensors", b"")})
     right = json.dumps({"protocol": wire.PROTOCOL})
     for text in ("no json", "[]", "{}", '{"protocol": 1}', right + " " * wire.LARGEST_FACTS, "[" * 100_000):
-        told = ConfigRecord({"json": text, "digest": wire.digest(text, b"")})
         with pytest.raises(RefusedError):
-            wire.unpack(RecordDict({"facts": told, "message": array}), 100)
-    told = ConfigRecord({"json": right, "digest": wire.digest(right, b"")})
-    assert wire.unpack(RecordDict({"facts": told, "message": array}), 100) == ({"protocol": wire.PROTOCOL}, b"")
+            wire.unpack(wire.seal(text, b""), 100)
+    assert wire.unpack(wire.seal(right, b""), 100) == ({"protocol": wire.PROTOCOL}, b"")
+    with pytest.raises(RefusedError, match="damaged"):
+        wire.unpack(wire.seal(right, b"")._replace(digest=bytes(32)), 100)
+
+
+def test_records_that_are_no_packet_are_refused() -> None:
+    array, digest = as_array(b"x"), bytes(32)
+    assert from_records(RecordDict({"facts": ConfigRecord({"json": "{}", "digest": digest})})).data == b""
     for wrong in (
         RecordDict(),
-        RecordDict({"facts": ConfigRecord({"json": 5}), "message": array}),
-        RecordDict({"facts": ConfigRecord({"json": right}), "message": array}),
-        RecordDict({"facts": ConfigRecord({"json": right, "digest": bytes(32)}), "message": array}),
-        RecordDict({"facts": told}),
-        RecordDict({"facts": told, "message": array, "more": array}),
+        RecordDict({"message": array}),
+        RecordDict({"facts": ConfigRecord({"json": 5, "digest": digest}), "message": array}),
+        RecordDict({"facts": ConfigRecord({"json": "{}"}), "message": array}),
+        RecordDict({"facts": ConfigRecord({"json": "{}", "digest": "0"}), "message": array}),
+        RecordDict({"facts": ConfigRecord({"json": "{}", "digest": digest}), "message": ConfigRecord()}),
+        RecordDict({"facts": ConfigRecord({"json": "{}", "digest": digest}), "message": ArrayRecord()}),
+        RecordDict({"facts": array, "message": array}),
     ):
-        with pytest.raises(RefusedError):
-            wire.unpack(wrong, 100)
+        with pytest.raises(RefusedError, match="it is not a message"):
+            from_records(wrong)
+
+
+@pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 999])
+def test_frames_between_processes_survive_the_way(data: bytes) -> None:
+    line = BytesIO()
+    wire.write_frame(line, {"kind": "é"}, data)
+    wire.write_frame(line, {})
+    line.seek(0)
+    assert wire.read_frame(line) == ({"kind": "é"}, data)
+    assert wire.read_frame(line) == ({}, b"")
+    with pytest.raises(EOFError):
+        wire.read_frame(line)
+    with pytest.raises(EOFError):
+        wire.read_frame(BytesIO(line.getvalue()[:20]))

@@ -25,7 +25,7 @@ from protofed.deploy.client_memory import SECRETS, ClientMemory, FolderMemory, l
 from protofed.deploy.events import Events
 from protofed.deploy.ledger import RunLedger, Today, check_room
 from protofed.deploy.owner import PARTS, Owner
-from protofed.deploy.wire import FAILED, REFUSED, Packet, numbered, pack, part_of, read_book, spelt, unpack
+from protofed.deploy.wire import FAILED, LARGEST, REFUSED, Packet, numbered, pack, part_of, read_book, spelt, unpack
 from protofed.engines.public_phase import PublicPhase
 from protofed.errors import RefusedError, UserError
 from protofed.experiment import Experiment
@@ -101,7 +101,8 @@ class Client:
         """
         facts: Mapping[str, Any] = {}
         try:
-            facts, data = unpack(packet, int(self.owner.megabytes * 1e6))
+            self.owner.check_size(packet.size())
+            facts, data = unpack(packet, LARGEST)
             found = self._allowed(kind, facts, data, memory)
             self.owner.check_size(found.size())
             self._count(sent=found.size())
@@ -147,7 +148,7 @@ class Client:
         """The run, in which this client is the only one: the one of the last message, if it is that."""
         named = (asked.facts["run"], asked.facts["classes"], asked.facts["domains"])
         if self._run is None or self._run[0] != named:
-            asked.ledger.with_classes(asked.memory, asked.facts["classes"])
+            asked.ledger.pin_classes(asked.memory, asked.facts["classes"])
             here = self.federation(asked.facts["run"], asked.experiment)
             here = here.named(asked.facts["classes"], asked.facts["domains"])
             machine: dict[str, Any] = {"device": self.owner.device, "threads": self.owner.threads, "width": None}
@@ -171,8 +172,8 @@ class Client:
 
     def count_turn(self, asked: Asked) -> None:
         """Count one, if there is one left."""
-        self._count(turns=1)
         asked.ledger.turn(asked.memory, self.owner)
+        self._count(turns=1)
 
     def guarded(self, upload: Upload, received: Broadcast) -> Upload:
         """What may leave of what a turn has made."""

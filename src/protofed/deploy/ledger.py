@@ -21,7 +21,7 @@ MOST_RUNS = 1000
 """Of which a client keeps something: a server could invent names of runs until the disk is full."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunLedger:
     """Of one run: what its first messages said, which holds to the end, and the turns so far."""
 
@@ -46,8 +46,8 @@ class RunLedger:
             raise RefusedError("the run began with another experiment")
         return found
 
-    def with_classes(self, memory: ClientMemory, classes: list[str]) -> RunLedger:
-        """With the classes of the run, which its first turn pins.
+    def pin_classes(self, memory: ClientMemory, classes: list[str]) -> None:
+        """Hold the run to the classes of its first turn.
 
         Raises:
             RefusedError: the run began with others.
@@ -55,15 +55,19 @@ class RunLedger:
         asked = digest(classes)
         if self.classes not in ("", asked):
             raise RefusedError("the run began with other classes")
-        found = replace(self, classes=asked)
-        found.keep(memory)
-        return found
+        self.classes = asked
+        self.keep(memory)
 
     def turn(self, memory: ClientMemory, owner: Owner) -> None:
-        """Count a turn before it is taken: one that fails may have sent something."""
+        """Count a turn before it is taken: one that fails may have sent something.
+
+        Raises:
+            RefusedError: the owner allows no more.
+        """
         if self.turns >= owner.turns:
             raise RefusedError(f"another turn: it has taken the {owner.turns} of a run that are allowed")
-        replace(self, turns=self.turns + 1).keep(memory)
+        self.turns += 1
+        self.keep(memory)
 
     def keep(self, memory: ClientMemory) -> None:
         """Write it down."""

@@ -129,7 +129,7 @@ class Owner:
     def check_size(self, number: int) -> None:
         """Refuse messages that are too large, in or out."""
         if number > self.megabytes * 1e6:
-            raise RefusedError(f"a message of {number / 1e6:.1f} MB: {self.megabytes:g} MB are allowed")
+            raise RefusedError(f"a message of {number / 1e6:.3g} MB: {self.megabytes:g} MB are allowed")
 
     def check_parts(self, parts: Sequence[str]) -> None:
         """Refuse to send what may not be sent."""

@@ -1,0 +1,323 @@
+"""What the owner of a client allows holds against whatever a server says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from protofed.deploy import ledger
+from protofed.deploy.client import Client, Failed
+from protofed.deploy.events import Events
+from protofed.deploy.owner import Owner, keys, template
+from protofed.deploy.warm_worker import OwnersWord
+from protofed.deploy.wire import FAILED, REFUSED, Packet, pack, seal
+from protofed.experiment import Experiment
+from protofed.messages import Broadcast, Upload
+from protofed.runs.run import new_run
+from tests.support.command_line import invoke, succeed
+
+BASE = Experiment("fedproto", dataset="digits", train_size=200, clients=2, rounds=3, model="cnn", alpha=1.0)
+
+
+def at(place: Path, **says: Any) -> Client:
+    """The client whose owner says so, started anew."""
+    (place / "client.yaml").write_text(yaml.safe_dump({"id": 0, "threads": 1, **says}))
+    owner = Owner.read(place / "client.yaml").with_data(None)
+    return Client(owner, Events(place / "events.jsonl"))
+
+
+def message(experiment: Experiment = BASE, number: int = 0, run: str = "a", **more: Any) -> Packet:
+    """What a server that follows the protocol sends, but for what it is told to."""
+    facts = {"run": run, "experiment": asdict(experiment), "clock": [number, [0, 1]]}
+    facts |= {"classes": [str(digit) for digit in range(10)], "domains": ["digits"]}
+    return pack(facts | more, new_run(replace(BASE, device="cpu")).broadcast)
+
+
+def refusal(client: Client, packet: Packet, kind: str = "train") -> str:
+    answer = client.answer(kind, packet)
+    assert isinstance(answer, Failed)
+    assert answer.code == REFUSED, answer
+    return answer.reason
+
+
+def taken(client: Client, packet: Packet, kind: str = "train") -> Upload:
+    answer = client.answer(kind, packet)
+    assert isinstance(answer, Packet), answer
+    return Upload.decode(answer.data)
+
+
+def test_turns_are_counted_by_the_client(tmp_path: Path) -> None:
+    """Whatever round the server calls it, and whether the process was started again in between."""
+    asked = replace(BASE, rounds=501, participation=0.5)
+    for number in (0, 1, 1):
+        taken(at(tmp_path, turns=3), message(asked, number))
+    for number in (0, 1, 2, 3, 500):
+        assert refusal(at(tmp_path, turns=3), message(asked, number)) == (
+            "another turn: it has taken the 3 of a run that are allowed"
+        )
+    assert "the experiment has 501" in refusal(at(tmp_path, turns=9), message(asked, 501))
+    taken(at(tmp_path, turns=3), message(asked, run="b"))
+    assert refusal(at(tmp_path, turns_per_day=4), message(asked, run="c")) == (
+        "another turn today: 4 are allowed in a day"
+    )
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"dataset": "folder:/home/anybody"},
+        {"dataset": "npz:/etc/secret.npz"},
+        {"dataset": "digits+npz:other.npz"},
+        {"public": "folder:/home/anybody"},
+        {"start": "/home/anybody/weights.safetensors"},
+        {"encoder": "/home/anybody/encoder.safetensors"},
+    ],
+)
+def test_a_server_names_no_path(named: dict[str, str], tmp_path: Path) -> None:
+    (value,) = named.values()
+    asked = replace(BASE, **named)  # type: ignore[arg-type]
+    for kind in ("query.hello", "train", "evaluate"):
+        assert refusal(at(tmp_path), message(asked), kind).endswith(f"{value}: a server names no path")
+    assert not (tmp_path / "memory").exists()
+
+
+def test_a_folder_of_files_is_the_owners_to_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str | None] = []
+
+    def watch(_: Experiment, __: Owner, data_dir: str | None) -> Any:
+        seen.append(data_dir)
+        raise ValueError
+
+    monkeypatch.setattr("protofed.deploy.client.federation_here", watch)
+    for says in ({}, {"data_dir": "/mine"}):
+        answer = at(tmp_path, **says).answer("query.hello", message(replace(BASE, data_dir="/theirs")))
+        assert answer == Failed(FAILED, "ValueError")
+    assert seen == [None, "/mine"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"method": "fedavg"}, {"lr": 1.0}, {"batch_size": 8}, {"train_size": 100}, {"seed": 1}, {"epochs": 9}]
+)
+def test_the_first_message_of_a_run_pins_the_experiment(change: dict[str, Any], tmp_path: Path) -> None:
+    assert isinstance(at(tmp_path).answer("query.hello", message()), Packet)
+    client = at(tmp_path)
+    taken(client, message())
+    for kind in ("train", "query.hello", "evaluate"):
+        for asked in (client, at(tmp_path)):
+            assert refusal(asked, message(replace(BASE, **change), 1), kind) == (
+                "the run began with another experiment"
+            )
+    taken(client, message(number=1))
+    assert isinstance(client.answer("evaluate", message(number=1)), Packet)
+
+
+def test_the_first_turn_pins_the_classes(tmp_path: Path) -> None:
+    taken(at(tmp_path), message())
+    other = [str(digit) for digit in reversed(range(10))]
+    assert refusal(at(tmp_path), message(number=1, classes=other)) == "the run began with other classes"
+    taken(at(tmp_path), message(number=1, domains=["digits", "others"]))  # which are only told apart
+
+
+def test_who_takes_part_may_change(tmp_path: Path) -> None:
+    client = at(tmp_path)
+    for number, who in enumerate(([0, 1], [0])):
+        taken(client, message(number=number, clock=[number, who]))
+
+
+@pytest.mark.parametrize(
+    ("change", "says", "why"),
+    [
+        ({"train_size": 12}, {}, "fewer than 10 samples"),
+        ({"batch_size": 1}, {}, "batch_size 1: it must be 8 or more"),
+        ({"batch_size": 16}, {"min_batch": 17}, "batch_size 16: it must be 17 or more"),
+        ({"epochs": 101}, {}, "101 epochs: 100 are allowed"),
+        ({}, {"min_count": 5}, "min_count 0: it must be 5 or more"),
+        ({}, {"methods": ["fedavg"]}, "method fedproto: fedavg may be run"),
+        ({}, {"secure": "required"}, "no secure aggregation: it is required"),
+        ({}, {"send": ["weights"]}, "prototypes may not be sent"),
+        ({}, {"megabytes_per_day": 0.001}, "MB: 0.001 MB are allowed in a day"),
+        ({"rounds": 4}, {"turns": 3}, "4 rounds: 3 turns of a run are allowed"),
+        ({"method": "mine.py:Mine"}, {}, "the code of mine.py:Mine: it is not listed under methods"),
+    ],
+)
+def test_the_owner_bounds_what_touches_privacy(
+    change: dict[str, Any], says: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    asked = replace(BASE, min_size=1, **change)
+    assert why in refusal(at(tmp_path, **says), message(asked))
+    (line,) = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
+    assert why in line["refused"]
+    assert (line["kind"], line["run"], line["method"], line["round"]) == ("train", "a", asked.method, 1)
+
+
+def test_several_objections_are_all_said(tmp_path: Path) -> None:
+    said = refusal(at(tmp_path, max_epochs=1), message(replace(BASE, epochs=2, batch_size=4)))
+    assert said == "batch_size 4: it must be 8 or more; 2 epochs: 1 are allowed"
+
+
+def test_names_of_runs_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "MOST_RUNS", 3)
+    for run in "abc":
+        assert isinstance(at(tmp_path).answer("query.hello", message(run=run)), Packet)
+    full = "a new run: what it keeps of others has used the room that is allowed"
+    assert refusal(at(tmp_path), message(run="d"), "query.hello") == full
+    taken(at(tmp_path), message(run="a"))  # those that are there go on
+    monkeypatch.undo()
+    assert refusal(at(tmp_path, disk_megabytes=0.001), message(run="d"), "query.hello") == full
+    taken(at(tmp_path), message(run="d"))
+
+
+@pytest.mark.parametrize("run", ["../a", "", "a/b", "ä", "a" * 65, 7, None, ["a"]])
+def test_a_run_has_a_plain_name(run: Any, tmp_path: Path) -> None:
+    assert refusal(at(tmp_path), message(run=run)) == "the run has no plain name"
+
+
+def test_what_is_sent_is_recorded(tmp_path: Path) -> None:
+    client, packet = at(tmp_path), message()
+    answer = client.answer("train", packet)
+    assert isinstance(answer, Packet)
+    client.answer("train", seal("{}", b""))
+    client.answer("train", packet._replace(digest=bytes(32)))
+    first, *others = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
+    assert first.pop("time").endswith("+00:00")
+    assert first == {"kind": "train", "run": "a", "method": "fedproto", "round": 1} | {
+        "bytes_in": packet.size(),
+        "bytes_out": answer.size(),
+    }
+    assert [line["refused"] for line in others] == ["it speaks protocol None, not 6", "it is damaged"]
+    assert (tmp_path / "events.jsonl").stat().st_mode & 0o077 == 0
+    today = json.loads((tmp_path / "today.json").read_text())
+    assert (today["turns"], today["sent"]) == (1, answer.size())
+
+
+def test_a_new_day_begins_with_nothing(tmp_path: Path) -> None:
+    client = at(tmp_path, turns_per_day=1)
+    taken(client, message())
+    assert "today" in refusal(client, message(number=1))
+    said = json.loads((tmp_path / "today.json").read_text())
+    (tmp_path / "today.json").write_text(json.dumps(said | {"day": "2020-01-01"}))
+    taken(client, message(number=1))
+
+
+def test_the_log_of_events_begins_anew_when_it_is_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("protofed.deploy.events.LARGEST", 100)
+    events = Events(tmp_path / "events.jsonl")
+    for number in range(5):
+        events.write(number=number, nothing=None)
+    kept = [(tmp_path / name).read_text().splitlines() for name in ("events.1.jsonl", "events.jsonl")]
+    assert [json.loads(line)["number"] for lines in kept for line in lines][-1] == 4
+    assert all("nothing" not in line for lines in kept for line in lines)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedproto"])
+def test_an_owner_clips_and_noises_what_is_sent(method: str, tmp_path: Path) -> None:
+    asked = replace(BASE, method=method, model="mlp", lr=0.1)
+    sent = new_run(replace(asked, device="cpu")).broadcast
+    facts = {"run": "a", "experiment": asdict(asked), "clock": [0, [0, 1]]}
+    packet = pack(facts | {"classes": [str(digit) for digit in range(10)], "domains": ["digits"]}, sent)
+
+    def norm(upload: Upload) -> float:
+        parts = [value - sent.weights[name] for name, value in upload.weights.items() if value.is_floating_point()]
+        parts += [found.vectors for found in upload.prototypes.values()]
+        return float(np.sqrt(sum(float(part.double().square().sum()) for part in parts)))
+
+    def norm_with(**says: Any) -> float:
+        place = tmp_path / json.dumps(says)
+        place.mkdir()
+        return norm(taken(at(place, **says), packet))
+
+    plain = norm_with()
+    assert plain > 0.2
+    assert norm_with(clip=0.1) == pytest.approx(0.1, rel=1e-4)
+    assert norm_with(clip=100.0) == pytest.approx(plain, rel=1e-5)
+    (tmp_path / "noisy").mkdir()
+    noisy = taken(at(tmp_path / "noisy", clip=0.1, noise=10.0), packet)
+    size = sum(value.numel() for value in noisy.weights.values())
+    size += sum(int(found.filled.sum()) * found.vectors.shape[-1] for found in noisy.prototypes.values())
+    assert norm(noisy) == pytest.approx(np.sqrt(size), rel=0.1)  # each number has noise of 10 · 0.1
+
+
+def test_an_owner_who_changes_the_file_is_heard_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "client.yaml"
+    path.write_text("id: 3\n")
+    word = OwnersWord(path, None)
+    first = word.read()
+    assert first is not None
+    assert (first.id, first.turns) == (3, 1_000_000)
+    assert word.read() is None
+    path.write_text("id: 3\nturns: 5\n")
+    second = word.read()
+    assert second is not None
+    assert second.turns == 5
+
+
+def test_the_file_that_init_writes_names_every_key(tmp_path: Path) -> None:
+    text = template(4, "here:9092")
+    (tmp_path / "client.yaml").write_text(text)
+    owner = Owner.read(tmp_path / "client.yaml")
+    defaults = Owner(4, "here:9092", memory=str(tmp_path / "memory"))
+    assert owner == defaults
+    assert all(f"\n{'' if item.name in ('id', 'server') else '#'}{item.name}: " in text for item in keys())
+    said = "\n".join(line.removeprefix("#") for line in text.splitlines() if not line.startswith("# "))
+    (tmp_path / "all.yaml").write_text(said)
+    assert list(Owner.read(tmp_path / "all.yaml").methods or ()) == ["fedproto", "mp-fedcl"]  # its examples can be read
+
+
+def test_the_docs_name_every_key() -> None:
+    page = (Path(__file__).parents[2] / "docs/deployment.md").read_text()
+    for item in keys():
+        assert f"`{item.name}`" in page, item.name
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Callable[..., tuple[int, list[str]]]:
+    """What `--explain` says of an experiment."""
+    succeed(tmp_path, "deploy", "init", "F", "--clients", "2")
+
+    def explain(experiment: dict[str, Any], **says: Any) -> tuple[int, list[str]]:
+        (tmp_path / "e.yaml").write_text(yaml.safe_dump(experiment))
+        path = tmp_path / "F/clients/1/client.yaml"
+        path.write_text(yaml.safe_dump({"id": 1, **says}))
+        outcome = invoke(tmp_path, "deploy", "client", "F", "--id", "1", "--explain", "e.yaml")
+        assert outcome.err == ""
+        return outcome.code, outcome.out.splitlines()
+
+    return explain
+
+
+def test_an_owner_learns_beforehand_what_would_be_refused(told: Callable[..., tuple[int, list[str]]]) -> None:
+    asked = {"method": "fedproto", "model": "cnn", "dataset": "digits", "train_size": 300, "rounds": 5, "clients": 2}
+    assert told(asked) == (0, ["nothing would be refused"])
+    assert told(asked, turns=4, methods=["fedavg"]) == (
+        3,
+        ["refused: method fedproto: fedavg may be run", "refused: 5 rounds: 4 turns of a run are allowed"],
+    )
+    assert told(asked, send=["weights"]) == (3, ["refused: prototypes may not be sent"])
+    assert told(asked, min_samples=10_000) == (3, ["refused: it would train on fewer than 10000 samples"])
+    small = {"method": "fedavg", "model": "mlp"}
+    code, (line,) = told(asked | small, megabytes=0.01)
+    assert code == 3
+    assert re.fullmatch(r"refused: a message of [0-9.]+ MB: 0\.01 MB are allowed", line)
+
+
+def test_simulated_clients_are_their_users_own() -> None:
+    asked = replace(BASE, dataset="npz:mine.npz", model="mine.py:Net", batch_size=1)
+    assert Owner(0, simulated=True, min_batch=1).objections(asked) == []
+    assert len(Owner(0).objections(asked)) == 3
+    assert "simulated" not in {item.name for item in keys()}
+
+
+def test_a_broadcast_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    weights = new_run(replace(BASE, device="cpu", method="fedavg")).broadcast.weights
+    facts = {"run": "a", "experiment": asdict(BASE), "clock": [0, [0]]}
+    facts |= {"classes": list("0123456789"), "domains": ["digits"]}
+    wrong = Broadcast({"other": next(iter(weights.values()))})
+    assert refusal(at(tmp_path), pack(facts, wrong)) == "the model has no weights/other"
