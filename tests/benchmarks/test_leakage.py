@@ -138,7 +138,7 @@ def test_the_page_shows_what_was_measured(tmp_path: Path) -> None:
     text = page.read_text("utf-8")
     assert text.startswith("# Security")
     marked = text[text.index(leakage.BEGIN) : text.index(leakage.END)]
-    assert marked in RESULTS.parent.parent.joinpath("security.md").read_text("utf-8")
+    assert marked in RESULTS.parent.parent.joinpath("leakage.md").read_text("utf-8")
     settings = {name.rsplit("/", 2)[0] for name in json.loads(RESULTS.read_text("utf-8"))}
     for setting in settings:
         assert all(

@@ -297,7 +297,7 @@ def test_own_data_of_every_client(tmp_path: Path) -> None:
     for k in range(3):
         images = draws.integers(0, 255, (40, 1, 8, 8), dtype=np.uint8)
         np.savez(tmp_path / f"{k}.npz", images=images, labels=np.arange(40) % 4)
-    values: dict[str, Any] = {"method": "fedavg", "model": "mlp", "rounds": 300, "eval_every": 300}
+    values: dict[str, Any] = {"method": "fedavg", "model": "mlp", "rounds": 60, "eval_every": 60}
     with Deployment(tmp_path, 4, minimum=2, wait=15) as made:
         made.server()
         for k in range(2):

@@ -27,7 +27,7 @@ ASKED |= {"rounds": 15, "eval_every": 5}
 WARM, MORE = 2, 4
 """Rounds after which a process has opened what it needs; files that it may have open besides for a moment."""
 POOL = 2 * (5 + 10)
-"""Handles that Flower's server may have of its database: SQLAlchemy's pool fills as threads happen to meet, up to 5
+"""Handles that the server may have of its database: SQLAlchemy's pool fills as threads happen to meet, up to 5
 connections and 10 for a moment, each with the file and its log."""
 
 
@@ -120,18 +120,9 @@ def watched(made: Deployment) -> Iterator[Watch]:
         watch.join()
 
 
-def kill_app(made: Deployment, client: int) -> None:
-    """The process of a turn, in that turn; Flower starts one for every message."""
-    before = below(made, f"client-{client}", "flwr-clientapp")  # that of the last turn may still be ending
-    until(lambda: set(below(made, f"client-{client}", "flwr-clientapp")) - set(before), 60)
-    for pid in set(below(made, f"client-{client}", "flwr-clientapp")) - set(before):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def kill_node(made: Deployment, client: int) -> None:
-    """Flower's process of a client; `deploy client` starts another."""
-    for pid in below(made, f"client-{client}", "deploy/supernode.py"):
+def kill_worker(made: Deployment, client: int) -> None:
+    """The process that trains; `deploy client` starts another."""
+    for pid in below(made, f"client-{client}", "warm_worker"):
         os.kill(pid, signal.SIGKILL)
 
 
@@ -155,7 +146,7 @@ def kill_everything(made: Deployment, client: int) -> None:
     made.client(client)
 
 
-FAULTS = {2: (kill_app, 1), 3: (kill_client, 2), 5: (kill_node, 1), 11: (kill_everything, 2)}
+FAULTS = {2: (kill_worker, 1), 3: (kill_client, 2), 5: (kill_worker, 1), 11: (kill_everything, 2)}
 """After how many rounds what happens to whom."""
 SERVER = 7
 """After how many rounds the server is killed."""
@@ -189,7 +180,7 @@ def test_fifteen_rounds_with_kills_equal_the_sequential_engine(
             assert not (tmp_path / "run/result.json").exists()
             made.server()
             code = play(made, {number: fault for number, fault in FAULTS.items() if number > SERVER}, None)
-        assert code == 0, (made.folder / "server/superlink.log").read_text()[-3000:]
+        assert code == 0, (made.folder / "server/server.log").read_text()[-3000:]
     sent = [line["bytes_down"] for line in lines(tmp_path / "run") if not line["accuracy"]]
     again = sum(one > 1.2 * median(sent) for one in sent)  # some were asked twice
     with capsys.disabled():
@@ -202,7 +193,7 @@ def test_fifteen_rounds_with_kills_equal_the_sequential_engine(
     assert [line.get("left_out") for line in lines(tmp_path / "run")] == [None] * 15
     local = Experiment(**ASKED, clients=3, engine="sequential", device="cpu", threads=1)
     assert_same(tmp_path / "run", sequential(local))
-    assert len(watch.grown()) >= 6  # two of every client that lives on, and of the server
+    assert len(watch.grown()) >= 3  # the node and the worker of the client that lives on, and another node
     for name, (early, late) in watch.grown().items():
         assert late.files <= early.files + MORE, name
         assert late.database <= POOL, name

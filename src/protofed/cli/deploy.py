@@ -184,6 +184,7 @@ def flower_app_command(
     check_split(experiment.split)
     write_app(folder, experiment, Settings())
     print(f"run it with: flwr run {folder}")
+    print("note: Flower's nodes run whatever app their SuperLink sends; `protofed deploy client` runs none")
 
 
 def simulate_command(experiment: Experiment, path: Path, quiet: bool, as_json: bool) -> None:

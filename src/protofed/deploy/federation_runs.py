@@ -31,6 +31,7 @@ def play(federation: FederationFolder, experiment: Experiment, out: Path, progre
     """
     from protofed.deploy import link  # and Flower
     from protofed.deploy.server import serve  # and torch
+    from protofed.runs.run import Interrupted
 
     _require_server(federation)
     settings = Settings(
@@ -39,7 +40,7 @@ def play(federation: FederationFolder, experiment: Experiment, out: Path, progre
     machine: dict[str, Any] = {"data_dir": None, "device": "cpu", "threads": 1, "engine": "sequential", "width": None}
     with logged(federation.server / "runs.log", warn=not quiet):
         state = link.open_state(federation.database)
-        with link.new_run(state, lambda: _require_server(federation)) as grid:
+        with link.new_run(state, lambda: _require_server(federation), Interrupted) as grid:
             serve(grid, dataclasses.replace(experiment, **machine), settings, progress)
 
 

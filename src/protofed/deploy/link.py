@@ -68,10 +68,15 @@ def clear(state: SqlLinkState) -> None:
 
 
 @contextmanager
-def new_run(state: SqlLinkState, check: Callable[[], None]) -> Iterator[LinkGrid]:
+def new_run(
+    state: SqlLinkState, check: Callable[[], None], stops: type[BaseException] = KeyboardInterrupt
+) -> Iterator[LinkGrid]:
     """A run of this process, through which it talks to clients; others see how it ended.
 
-    `check` raises where the server, without which no answer arrives, has ended.
+    Args:
+        state: of the federation's link.
+        check: raises where the server, without which no answer arrives, has ended.
+        stops: what is raised when a user stops the run; all else is a failure.
     """
     number = state.create_run(None, None, None, {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP)
     (run,) = state.get_run_info(run_ids=[number])
@@ -91,7 +96,7 @@ def new_run(state: SqlLinkState, check: Callable[[], None]) -> Iterator[LinkGrid
     try:
         yield LinkGrid(state, number, check)
     except BaseException as error:
-        how = SubStatus.FAILED if isinstance(error, Exception) else SubStatus.STOPPED
+        how = SubStatus.STOPPED if isinstance(error, stops | KeyboardInterrupt) else SubStatus.FAILED
         why = str(error)[:1000]
         raise
     finally:

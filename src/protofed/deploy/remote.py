@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import logging
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -57,6 +58,7 @@ class Remote(Clients):
         self.scores = certain_names(setup.method, setup.engine.groups[0], setup.engine.initial_broadcast())
         self.clock = Clock(0, setup.experiment.rounds)
         self._traffic = Traffic()  # of the round or evaluation that is going on
+        self._left_out: dict[int, str] = {}  # of the last round, and why
         self._scores: dict[int, Evaluation] | None = None  # what clients say of the models, where a test is due
 
     @property
@@ -96,8 +98,10 @@ class Remote(Clients):
             absent = self.clients.absent([member for member in who if member not in there])
             failed = {member: why for member, why in answers.left_out.items() if member in who}
             left_out = dict(sorted((absent | failed).items()))
-            for member, why in left_out.items():
-                LOG.warning("round %d: client %d is left out: %s", clock.round + 1, member, why)
+            for member, why in left_out.items():  # a warning once, not in every round
+                level = logging.INFO if self._left_out.get(member) == why else logging.WARNING
+                LOG.log(level, "round %d: client %d is left out: %s", clock.round + 1, member, why)
+            self._left_out = left_out
             if len(answers.given) >= needed:
                 break
             LOG.warning("round %d is played again: %s", clock.round + 1, lack)
