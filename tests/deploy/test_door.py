@@ -20,6 +20,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key, load_ssh_private_key
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from protofed.deploy.exchange import Answers, Question, exchange
@@ -240,12 +241,35 @@ def test_the_five_ways_past_client_yaml_are_refused(tmp_path: Path) -> None:
                 assert isinstance(answer, str), why
                 assert answer.startswith("it refuses: ")
                 assert why in answer
-        told = (made.folder / "clients/0/client.log").read_text()
+        told = made.stop("client-0")
         lines = list(map(json.loads, (made.folder / "clients/0/events.jsonl").read_text().splitlines()))
     reasons = [answer.removeprefix("it refuses: ") for answers in expected.values() for answer in map(str, answers)]
     assert [line["refused"] for line in lines if "refused" in line] == reasons
     for why in reasons:
         assert f"refused: {why}" in told
+
+
+def test_a_server_that_sends_nonsense_ends_no_client(tmp_path: Path) -> None:
+    """An error in place of a message, other records, and more than the owner allows: the node itself stands between."""
+    with Deployment(tmp_path, 1) as made:
+        made.server()
+        path = made.folder / "clients/0/client.yaml"
+        path.write_text(path.read_text() + "megabytes: 1\n")
+        made.client(0)
+        server = Hostile(made)
+        with link_run(server.state, lambda: None) as grid:
+            until(grid.get_node_ids, 30)
+            (node,) = grid.get_node_ids()
+            for content, why in (
+                (RecordDict(), "it is not a message"),
+                (RecordDict({"facts": ConfigRecord({"json": "[" * 9999, "digest": b""})}), "it is not a message"),
+                (RecordDict({"a": ConfigRecord({"x": bytes(4_000_000)})}), "a message of more than 1 MB"),
+            ):
+                (number,) = grid.push_messages([Message(content, node, "train", ttl=60.0)])
+                found: list[Message] = []
+                until(lambda number=number, found=found: found.extend(grid.pull_messages([number])) or found, 30)
+                assert (found[0].error.code, found[0].error.reason) == (101, why)
+        assert isinstance(server.ask(ASKED), Packet)
 
 
 def test_invented_runs_do_not_fill_the_disk(tmp_path: Path) -> None:

@@ -13,10 +13,18 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 from fastapi.routing import APIRoute, iter_route_contexts
-from flwr.app import Message
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse, PullMessagesRequest, PushMessagesRequest
+from flwr.app import ConfigRecord, Message
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    ActivateNodeResponse,
+    PullMessagesRequest,
+    PushMessagesRequest,
+    PushMessagesResponse,
+)
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import PushObjectRequest
+from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
@@ -26,7 +34,7 @@ from protofed.deploy.fleet import CALLS, LARGEST, STALE, TWICE, UNKNOWN, Fleet
 from protofed.deploy.link import LinkGrid, clear, new_run, open_state, register
 from protofed.deploy.pki import make_client_key
 from protofed.deploy.records import from_records, to_records
-from protofed.deploy.wire import pack
+from protofed.deploy.wire import LOST, pack
 from protofed.errors import LostError
 
 
@@ -163,6 +171,13 @@ def test_who_is_there_already_is_told_so(state: SqlLinkState, tmp_path: Path) ->
     assert (second.status, second.why) == (409, TWICE)
 
 
+def test_a_client_says_how_often_it_is_heard_of_within_bounds(state: SqlLinkState, tmp_path: Path) -> None:
+    mine = Caller(tmp_path, "mine", state)
+    for interval in (0.0, 1e300):
+        hello = ActivateNodeRequest(public_key=mine.public, heartbeat_interval=interval)
+        assert ask(state, mine, "activate-node", hello).status == 400
+
+
 def test_a_key_is_registered_once(state: SqlLinkState, tmp_path: Path) -> None:
     mine = Caller(tmp_path, "mine", state)
     assert register(state, tmp_path / "mine.pub", "again") == mine.number
@@ -182,43 +197,94 @@ def asked(grid: LinkGrid, caller: Caller, state: SqlLinkState) -> tuple[Message,
     return message, number
 
 
+class Pushing:
+    """A client that answers a message part by part."""
+
+    def __init__(self, state: SqlLinkState, caller: Caller, answer: Message) -> None:
+        answer.metadata.__dict__["_message_id"] = answer.object_id
+        self.state, self.caller, self.run = state, caller, answer.metadata.run_id
+        self.told = message_to_proto(remove_content_from_message(answer))
+        self.tree = get_object_tree(answer)
+        self.parts = {name: part.deflate() for name, part in get_all_nested_objects(answer).items()}
+
+    def begin(self, caller: Caller | None = None) -> Answer:
+        """What the server says to the head of it."""
+        caller = caller or self.caller
+        asked = PushMessagesRequest(node=caller.node, messages_list=[self.told], message_object_trees=[self.tree])
+        return ask(self.state, caller, "push-messages", asked)
+
+    def push(self, name: str, session: str) -> None:
+        """One part."""
+        asked = PushObjectRequest(node=self.caller.node, run_id=self.run, session_id=session)
+        asked.object_id, asked.object_content = name, self.parts[name]
+        assert ask(self.state, self.caller, "push-object", asked).status == 200
+
+
 def test_an_answer_comes_when_all_its_parts_have(state: SqlLinkState, tmp_path: Path) -> None:
     mine, other = Caller(tmp_path, "mine", state), Caller(tmp_path, "other", state)
     with new_run(state, nothing) as grid:
         message, number = asked(grid, mine, state)
-        answer = Message(to_records(pack({"b": 2})), reply_to=message)
-        answer.metadata.__dict__["_message_id"] = answer.object_id
-        from flwr.app.message import remove_content_from_message
-        from flwr.common.serde import message_to_proto
-
-        told = [message_to_proto(remove_content_from_message(answer))]
-        trees = [get_object_tree(answer)]
-        false = PushMessagesRequest(node=other.node, messages_list=told, message_object_trees=trees)
-        refused = ask(state, other, "push-messages", false)
+        pushing = Pushing(state, mine, Message(to_records(pack({"b": 2})), reply_to=message))
+        refused = pushing.begin(other)
         assert (refused.status, refused.why) == (403, "it answers for another")
-        pushed = ask(
-            state, mine, "push-messages",
-            PushMessagesRequest(node=mine.node, messages_list=told, message_object_trees=trees),
-        )  # fmt: skip
-        assert pushed.status == 200
-        from flwr.proto.fleet_pb2 import PushMessagesResponse
-
-        wanted = PushMessagesResponse.FromString(pushed.body)
-        parts = get_all_nested_objects(answer)
-        assert len(wanted.objects_to_push) == len(parts) == 3
+        wanted = PushMessagesResponse.FromString(pushing.begin().body)
+        assert {*wanted.objects_to_push} == pushing.parts.keys()
         for name in wanted.objects_to_push:
             assert grid.pull_messages([number]) == []
-            part = PushObjectRequest(
-                node=mine.node, run_id=grid.number, object_id=name, object_content=parts[name].deflate(),
-                session_id=wanted.session_id,
-            )  # fmt: skip
-            assert ask(state, mine, "push-object", part).status == 200
+            pushing.push(name, wanted.session_id)
         (found,) = grid.pull_messages([number])
         assert json.loads(from_records(found.content).text)["b"] == 2
         assert found.metadata.reply_to_message_id == number
     (status,) = state.get_run_status({grid.number}).values()
     assert (status.status, status.sub_status) == ("finished", "completed")
     assert len(state.object_store) == 0  # nothing is left of it
+
+
+@pytest.mark.parametrize("what", ["another number", "no tree", "too many parts"])
+def test_an_answer_that_is_none_is_not_taken(what: str, state: SqlLinkState, tmp_path: Path) -> None:
+    mine = Caller(tmp_path, "mine", state)
+    with new_run(state, nothing) as grid:
+        message, number = asked(grid, mine, state)
+        pushing = Pushing(state, mine, Message(to_records(pack({"b": 2})), reply_to=message))
+        if what == "another number":
+            pushing.told.metadata.message_id = "0" * 64
+        elif what == "no tree":
+            pushing.tree = ObjectTree()
+        else:
+            pushing.tree.children.extend(ObjectTree(object_id=f"{n:064x}") for n in range(1001))
+        assert pushing.begin().status == 400
+        assert grid.pull_messages([number]) == []
+
+
+def test_an_answer_that_cannot_be_read_ends_nothing_else(state: SqlLinkState, tmp_path: Path) -> None:
+    """A root that is no message: Flower trusts it to be one."""
+    mine = Caller(tmp_path, "mine", state)
+    with new_run(state, nothing) as grid:
+        message, number = asked(grid, mine, state)
+        pushing = Pushing(state, mine, Message(to_records(pack({"b": 2})), reply_to=message))
+        record = ConfigRecord({"a": "b"})
+        pushing.told.metadata.message_id, pushing.tree = record.object_id, get_object_tree(record)
+        pushing.parts = {record.object_id: record.deflate()}
+        wanted = PushMessagesResponse.FromString(pushing.begin().body)
+        pushing.push(record.object_id, wanted.session_id)
+        (found,) = grid.pull_messages([number])
+        assert (found.has_error(), found.error.code) == (True, LOST)
+        assert found.metadata.reply_to_message_id == number
+
+
+def test_an_answer_is_no_larger_than_any_is(
+    state: SqlLinkState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("protofed.deploy.link.LARGEST", 50)
+    mine = Caller(tmp_path, "mine", state)
+    with new_run(state, nothing) as grid:
+        message, number = asked(grid, mine, state)
+        pushing = Pushing(state, mine, Message(to_records(pack({"b": "x" * 100})), reply_to=message))
+        wanted = PushMessagesResponse.FromString(pushing.begin().body)
+        for name in wanted.objects_to_push:
+            pushing.push(name, wanted.session_id)
+        (found,) = grid.pull_messages([number])
+        assert (found.error.code, found.error.reason) == (LOST, "its answer is too large")
 
 
 def test_a_run_ends_with_the_server(state: SqlLinkState) -> None:

@@ -77,8 +77,6 @@ def test_turns_are_counted_by_the_client(tmp_path: Path) -> None:
         {"dataset": "npz:/etc/secret.npz"},
         {"dataset": "digits+npz:other.npz"},
         {"public": "folder:/home/anybody"},
-        {"start": "/home/anybody/weights.safetensors"},
-        {"encoder": "/home/anybody/encoder.safetensors"},
     ],
 )
 def test_a_server_names_no_path(named: dict[str, str], tmp_path: Path) -> None:
@@ -92,11 +90,11 @@ def test_a_server_names_no_path(named: dict[str, str], tmp_path: Path) -> None:
 def test_a_folder_of_files_is_the_owners_to_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str | None] = []
 
-    def watch(_: Experiment, __: Owner, data_dir: str | None) -> Any:
-        seen.append(data_dir)
+    def watch(experiment: Experiment) -> Any:
+        seen.append(experiment.data_dir)
         raise ValueError
 
-    monkeypatch.setattr("protofed.deploy.client.federation_here", watch)
+    monkeypatch.setattr("protofed.deploy.client.federation_of", watch)
     for says in ({}, {"data_dir": "/mine"}):
         answer = at(tmp_path, **says).answer("query.hello", message(replace(BASE, data_dir="/theirs")))
         assert answer == Failed(FAILED, "ValueError")
@@ -146,6 +144,11 @@ def test_who_takes_part_may_change(tmp_path: Path) -> None:
         ({}, {"megabytes_per_day": 0.001}, "MB: 0.001 MB are allowed in a day"),
         ({"rounds": 4}, {"turns": 3}, "4 rounds: 3 turns of a run are allowed"),
         ({"method": "mine.py:Mine"}, {}, "the code of mine.py:Mine: it is not listed under methods"),
+        ({"start": "/home/weights.safetensors"}, {}, "start /home/weights.safetensors: not over a network"),
+        ({"encoder": "/home/encoder.safetensors"}, {}, "encoder /home/encoder.safetensors: not over a network"),
+        ({"privacy": "example", "clip": 1.0, "noise": 1.0}, {}, "privacy example: not over a network"),
+        ({"novel": 3}, {}, "novel 3: not over a network"),
+        ({"method": "fedrep", "params": {"head_epochs": 40}}, {"max_epochs": 40}, "41 epochs: 40 are allowed"),
     ],
 )
 def test_the_owner_bounds_what_touches_privacy(
@@ -159,20 +162,105 @@ def test_the_owner_bounds_what_touches_privacy(
 
 
 def test_several_objections_are_all_said(tmp_path: Path) -> None:
-    said = refusal(at(tmp_path, max_epochs=1), message(replace(BASE, epochs=2, batch_size=4)))
-    assert said == "batch_size 4: it must be 8 or more; 2 epochs: 1 are allowed"
+    said = refusal(at(tmp_path, methods=["fedavg"]), message(replace(BASE, batch_size=4)))
+    assert said == "method fedproto: fedavg may be run; batch_size 4: it must be 8 or more"
 
 
 def test_names_of_runs_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "MOST_RUNS", 3)
+    for number in range(9):  # of runs that never had a turn nothing is kept for long
+        assert isinstance(at(tmp_path).answer("query.hello", message(run=f"r{number}")), Packet)
+        assert len(list((tmp_path / "memory").glob("r*"))) <= 3
     for run in "abc":
-        assert isinstance(at(tmp_path).answer("query.hello", message(run=run)), Packet)
+        taken(at(tmp_path), message(run=run))
     full = "a new run: what it keeps of others has used the room that is allowed"
     assert refusal(at(tmp_path), message(run="d"), "query.hello") == full
-    taken(at(tmp_path), message(run="a"))  # those that are there go on
+    taken(at(tmp_path), message(run="a", number=1))  # those that are there go on
     monkeypatch.undo()
     assert refusal(at(tmp_path, disk_megabytes=0.001), message(run="d"), "query.hello") == full
     taken(at(tmp_path), message(run="d"))
+
+
+def test_tests_are_counted_and_may_be_kept(tmp_path: Path) -> None:
+    """What a model that the server made up makes of a client's samples tells of them."""
+    asked = replace(BASE, participation=0.5)
+    for number in range(2):
+        assert isinstance(at(tmp_path, turns=2).answer("evaluate", message(asked, number)), Packet)
+    assert refusal(at(tmp_path, turns=2), message(asked, 2), "evaluate") == (
+        "another test: it has had the 2 of a run that are allowed"
+    )
+    assert refusal(at(tmp_path, turns=2), message(asked, test=True)) == (
+        "another test: it has had the 2 of a run that are allowed"
+    )
+    assert refusal(at(tmp_path, turns_per_day=2), message(asked, run="b"), "evaluate") == (
+        "another test today: 2 are allowed in a day"
+    )
+    silent = ["prototypes", "numbers"]
+    assert refusal(at(tmp_path, send=silent), message(asked, run="c"), "evaluate") == "accuracies may not be sent"
+    answer = at(tmp_path, send=silent).answer("train", message(asked, run="c", test=True))
+    assert isinstance(answer, Packet)
+    assert json.loads(answer.text)["scores"] is None
+
+
+@pytest.mark.parametrize("name", ["train_size", "val_fraction", "long_tail"])
+def test_own_data_is_trained_on_whole(name: str, tmp_path: Path) -> None:
+    """Two runs on parts that differ by one sample would show it."""
+    draws = np.random.default_rng(0)
+    images = draws.integers(0, 255, (200, 1, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "mine.npz", images=images, labels=np.arange(200) % 10)
+    whole = replace(BASE, train_size=None)
+    value = {"train_size": 100, "val_fraction": 0.1, "long_tail": 10.0}[name]
+    client = at(tmp_path, data=str(tmp_path / "mine.npz"))
+    assert refusal(client, message(replace(whole, **{name: value})), "query.hello") == (  # type: ignore[arg-type]
+        f"{name} {value}: its own data is trained on whole"
+    )
+    assert isinstance(client.answer("query.hello", message(whole)), Packet)
+
+
+def test_a_turn_that_failed_half_way_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full when the model is to be kept: asked again, the same turn gives the same."""
+    client = at(tmp_path)
+    taken(client, message())
+    expected = Client(client.owner).answer("train", message(number=1))
+    (tmp_path / "memory/a/1.safetensors").unlink()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("protofed.deploy.client.remember", full)
+    assert client.answer("train", message(number=1)) == Failed(FAILED, "OSError")
+    monkeypatch.undo()
+    assert client.answer("train", message(number=1)) == expected
+
+
+def test_what_a_server_writes_is_shown_in_plain_letters(tmp_path: Path) -> None:
+    client, packet = at(tmp_path), message()
+    odd = packet.text.replace('"fedproto"', '"\\ud800\\u001b[2J' + "x" * 10_000 + '"')
+    assert isinstance(client.answer("train", seal(odd, packet.data)), Failed)
+    (line,) = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert len(line) < 1000
+    assert json.loads(line)["method"].startswith("??[2J")
+
+
+@pytest.mark.parametrize("number", [True, 1.0, "1", None, -1])
+def test_a_round_is_a_whole_number(number: Any, tmp_path: Path) -> None:
+    assert "the experiment has 3" in refusal(at(tmp_path), message(clock=[number, [0, 1]]))
+
+
+def test_an_owner_who_clips_takes_no_part_in_an_exchange_on_public_images(tmp_path: Path) -> None:
+    asked = replace(BASE, method="fccl-plus", public="digit-domains", params={"public_images": 40, "public_batch": 16})
+    facts: dict[str, Any] = {"first": True, "learned": [], "wanted": [0]}
+    assert "neither clipped nor noised" in refusal(at(tmp_path, clip=1.0), message(asked, **facts), "train.public")
+
+
+def test_public_batches_are_learned_once(tmp_path: Path) -> None:
+    """A server must not have a client step on them again and again."""
+    asked = replace(BASE, method="fccl-plus", public="digit-domains", params={"public_images": 40, "public_batch": 16})
+    client = at(tmp_path)
+    upload = taken(client, message(asked, first=True, learned=[], wanted=[0]), "train.public")
+    assert upload.numbers
+    again = message(asked, first=False, learned=[], wanted=[0])
+    assert refusal(client, again, "train.public") == "these public batches again"
 
 
 @pytest.mark.parametrize("run", ["../a", "", "a/b", "ä", "a" * 65, 7, None, ["a"]])
@@ -194,7 +282,7 @@ def test_what_is_sent_is_recorded(tmp_path: Path) -> None:
     }
     assert [line["refused"] for line in others] == ["it speaks protocol None, not 6", "it is damaged"]
     assert (tmp_path / "events.jsonl").stat().st_mode & 0o077 == 0
-    today = json.loads((tmp_path / "today.json").read_text())
+    today = json.loads((tmp_path / "memory/today.json").read_text())
     assert (today["turns"], today["sent"]) == (1, answer.size())
 
 
@@ -202,8 +290,8 @@ def test_a_new_day_begins_with_nothing(tmp_path: Path) -> None:
     client = at(tmp_path, turns_per_day=1)
     taken(client, message())
     assert "today" in refusal(client, message(number=1))
-    said = json.loads((tmp_path / "today.json").read_text())
-    (tmp_path / "today.json").write_text(json.dumps(said | {"day": "2020-01-01"}))
+    said = json.loads((tmp_path / "memory/today.json").read_text())
+    (tmp_path / "memory/today.json").write_text(json.dumps(said | {"day": "2020-01-01"}))
     taken(client, message(number=1))
 
 

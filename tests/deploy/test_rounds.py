@@ -22,10 +22,10 @@ from protofed.deploy.flower_client import StateMemory
 from protofed.deploy.follow_run import HOPELESS
 from protofed.deploy.owner import Owner
 from protofed.deploy.processes import SIMULATION
-from protofed.deploy.records import as_array, to_records
+from protofed.deploy.records import as_record, to_records
 from protofed.deploy.server import serve, server_app
 from protofed.deploy.server_settings import Settings
-from protofed.deploy.wire import REFUSED, pack, seal
+from protofed.deploy.wire import PROTOCOL, REFUSED, pack, seal
 from protofed.errors import HopelessError, LostError, RefusedError, UserError
 from protofed.experiment import Experiment
 from protofed.messages import Upload
@@ -197,7 +197,7 @@ def spoiled(what: str) -> Callable[[Message], list[Message]]:
         elif what == "one bit":
             data = bytearray(upload.encode())
             data[-1] ^= 1  # of a number: what it holds has the right form
-            answer.content["message"] = as_array(bytes(data))
+            answer.content["0"] = as_record(bytes(data))
         elif what == "empty":
             answer.content = RecordDict()
         elif what == "an error":
@@ -636,11 +636,24 @@ def test_images_of_which_the_server_would_make_too_many_are_refused() -> None:
         ({"shape": [3, 10_000, 10_000]}, "shape"),
         ({"brings": None}, "who it is"),
         ({"classes": [str(n) for n in range(10_001)]}, "too many"),
+        *(({"domains": [name]}, "does not name its classes") for name in ("", "\ud800", "a\nb", 5)),
         *(({"samples": number}, "how many samples") for number in (None, 0, -5, 1.5, "9", 10**10)),
     ]
     for lie, why in lies:
         with pytest.raises(RefusedError, match=why):
-            clients._read_hello(1, pack(said | lie))
+            clients._read_hello(1, seal(json.dumps({"protocol": PROTOCOL, **said, **lie}), b""))
+
+
+def test_names_that_would_fill_every_message_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def changed(answer: Message) -> list[Message]:
+        if answer.metadata.message_type == "query.hello" and answer.metadata.src_node_id == 101:
+            answer.content = packed(facts_of(answer) | {"domains": ["長" * 400_001]})
+        return [answer]
+
+    asked = replace(experiment("fedproto"), rounds=1)
+    serve(Loopback(in_simulation(4), changed), asked, Settings(str(tmp_path / "run"), **QUICK))
+    assert lines(tmp_path / "run")[0]["participants"] == [0, 2, 3]
+    assert "the names of its classes and domains are too long" in caplog.text
 
 
 def test_classes_that_are_too_many_together_end_the_run_before_it_begins(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, Metadata, RecordDict
 from flwr.common.constant import ErrorCode
 
 from protofed.deploy import client, connections, exchange, flower_client
-from protofed.deploy.records import as_array
+from protofed.deploy.records import as_record, from_records
 from tests.support.loopback import Loopback
 
 DEADLINE, WAIT = 30.0, 120.0
@@ -190,7 +190,7 @@ class Faulty(Loopback):
 
     def _spoil(self, content: RecordDict) -> RecordDict:
         told = dict(content.config_records["facts"])
-        data = bytearray(content.array_records["message"]["safetensors"].data if "message" in content else b"")
+        data = bytearray(from_records(content).data)
         facts = bytearray(str(told["json"]).encode())
         part = data if data and self.draws.random() < 0.7 else facts
         place = self.draws.randrange(len(part))
@@ -199,7 +199,7 @@ class Faulty(Loopback):
         else:
             part[place] ^= 1 << self.draws.randrange(7)
         told["json"] = facts.decode(errors="replace")
-        return RecordDict({"message": as_array(bytes(data)), "facts": ConfigRecord(told)})
+        return RecordDict({"facts": ConfigRecord(told), "0": as_record(bytes(data))})
 
     def _call(self, node: int, asked: Message) -> Message:
         """The client's own functions, in what is a new process each time."""

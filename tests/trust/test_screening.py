@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from protofed.deploy import wire
-from protofed.deploy.records import as_array, from_records, to_records
+from protofed.deploy.records import as_record, from_records, to_records
 from protofed.errors import RefusedError
 from protofed.messages import Upload
 from protofed.prototypes import Prototypes
@@ -162,20 +162,32 @@ def test_facts_and_message_survive_the_way_and_others_do_not() -> None:
 
 
 def test_records_that_are_no_packet_are_refused() -> None:
-    array, digest = as_array(b"x"), bytes(32)
-    assert from_records(RecordDict({"facts": ConfigRecord({"json": "{}", "digest": digest})})).data == b""
+    part, facts = as_record(b"x"), ConfigRecord({"json": "{}", "digest": bytes(32)})
+    assert from_records(RecordDict({"facts": facts})).data == b""
+    assert from_records(RecordDict({"facts": facts, "0": part, "1": part})).data == b"xx"
     for wrong in (
         RecordDict(),
-        RecordDict({"message": array}),
-        RecordDict({"facts": ConfigRecord({"json": 5, "digest": digest}), "message": array}),
-        RecordDict({"facts": ConfigRecord({"json": "{}"}), "message": array}),
-        RecordDict({"facts": ConfigRecord({"json": "{}", "digest": "0"}), "message": array}),
-        RecordDict({"facts": ConfigRecord({"json": "{}", "digest": digest}), "message": ConfigRecord()}),
-        RecordDict({"facts": ConfigRecord({"json": "{}", "digest": digest}), "message": ArrayRecord()}),
-        RecordDict({"facts": array, "message": array}),
+        RecordDict({"0": part}),
+        RecordDict({"facts": ConfigRecord({"json": 5, "digest": bytes(32)}), "0": part}),
+        RecordDict({"facts": ConfigRecord({"json": "{}"}), "0": part}),
+        RecordDict({"facts": ConfigRecord({"json": "{}", "digest": "0"}), "0": part}),
+        RecordDict({"facts": facts, "0": ConfigRecord()}),
+        RecordDict({"facts": facts, "0": ConfigRecord({"bytes": "text"})}),
+        RecordDict({"facts": facts, "0": ArrayRecord()}),
+        RecordDict({"facts": facts, "1": part}),
+        RecordDict({"facts": ArrayRecord(), "0": part}),
     ):
         with pytest.raises(RefusedError, match="it is not a message"):
             from_records(wrong)
+
+
+def test_a_part_that_is_there_many_times_is_not_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records may share a part: a megabyte that is sent can stand for any number of them."""
+    monkeypatch.setattr("protofed.deploy.records.LARGEST", 10)
+    part, facts = as_record(b"1234"), ConfigRecord({"json": "{}", "digest": bytes(32)})
+    assert len(from_records(RecordDict({"facts": facts, "0": part, "1": part})).data) == 8
+    with pytest.raises(RefusedError, match="larger than allowed"):
+        from_records(RecordDict({"facts": facts, **{str(number): part for number in range(3)}}))
 
 
 @pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 999])

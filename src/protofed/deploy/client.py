@@ -7,7 +7,7 @@ held against what the owner allows before anything is done.
 from __future__ import annotations
 
 import hashlib
-import traceback
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -39,6 +39,14 @@ from protofed.trust.screening import Schema, tensors_of
 from protofed.trust.secagg import PUBLIC, SEALED, Member, added, integers
 from protofed.trust.summation import summed
 
+LOG = logging.getLogger("protofed.client")
+LONGEST = 300
+"""Characters of a line about what came from elsewhere."""
+UNKNOWN = -1
+"""In place of a round: the model that the run has now is that of none."""
+NOTHING = [-1, -1]
+"""No public batch was learned or looked at."""
+
 
 class Failed(NamedTuple):
     """An answer that is none. Of an error that may tell of the data, the reason is its type alone."""
@@ -61,7 +69,7 @@ class Asked:
     def clock(self) -> Clock:
         """When it is, and who takes part; all else is the experiment's to say."""
         number, who = self.facts["clock"]
-        if not (isinstance(number, int) and 0 <= number < self.experiment.rounds):
+        if type(number) is not int or not 0 <= number < self.experiment.rounds:
             raise RefusedError(f"round {number!r}: the experiment has {self.experiment.rounds}")
         return Clock(number, self.experiment.rounds, tuple(who), self.experiment.clients, self.experiment.seed)
 
@@ -107,11 +115,11 @@ class Client:
             self.owner.check_size(found.size())
             self._count(sent=found.size())
         except RefusedError as error:
-            print(f"refused: {error}", flush=True)
-            self._record(kind, facts, packet, refused=str(error))
-            return Failed(REFUSED, str(error))
+            why = plain(str(error))
+            self._record(kind, facts, packet, refused=why)
+            return Failed(REFUSED, why)
         except Exception as error:  # whatever it is, it may tell of the data
-            traceback.print_exc()
+            LOG.exception("%s", plain(kind))
             self._record(kind, facts, packet, failed=type(error).__name__)
             return Failed(FAILED, type(error).__name__)
         self._record(kind, facts, packet, bytes_out=found.size())
@@ -132,7 +140,7 @@ class Client:
         clock = asked.clock
         run = self.run(asked)
         number = last_round(asked.memory, clock.round + after)
-        if number != self._after:
+        if number != self._after:  # or it failed on the way
             if number is None:
                 self._run = None  # a run at its beginning
                 run = self.run(asked)
@@ -151,16 +159,15 @@ class Client:
             asked.ledger.pin_classes(asked.memory, asked.facts["classes"])
             here = self.federation(asked.facts["run"], asked.experiment)
             here = here.named(asked.facts["classes"], asked.facts["domains"])
-            machine: dict[str, Any] = {"device": self.owner.device, "threads": self.owner.threads, "width": None}
-            machine |= {"engine": "sequential", "secure": False, "public": self.owner.public or asked.experiment.public}
-            machine["data_dir"] = self._data_dir(asked.experiment)  # of public images; the federation has its own
-            self._run, self._after = (named, new_run(replace(asked.experiment, **machine), federation=here)), None
+            run = new_run(experiment_here(asked.experiment, self.owner), federation=here)
+            self.owner.check_epochs(sum(phase.epochs for phase in run.method.phases(asked.experiment.epochs)))
+            self._run, self._after = (named, run), None
         return self._run[1]
 
     def federation(self, run: str, experiment: Experiment) -> Federation:
         """This client's part: all of its own data, or its share of a dataset that the experiment divides."""
         if self._here is None or self._here[0] != run:
-            found = federation_here(experiment, self.owner, self._data_dir(experiment))
+            found = federation_here(experiment, self.owner)
             self.owner.check_samples(len(found.clients[0].train))
             self._here = run, found
         return self._here[1]
@@ -175,15 +182,30 @@ class Client:
         asked.ledger.turn(asked.memory, self.owner)
         self._count(turns=1)
 
+    def tested(self, asked: Asked, arrived: Arrived) -> dict[str, Any] | None:
+        """Accuracies of this client's model, and of the one it was sent; nothing where they may not leave."""
+        if "accuracies" not in self.owner.send:
+            return None
+        asked.ledger.test(asked.memory, self.owner)
+        self._count(tests=1)
+        with process_settings(arrived.run.experiment):
+            scores = asdict(arrived.run.clients.evaluate(arrived.received))
+        del scores["traffic"]  # that is the server's to count
+        return scores
+
+    def trained(self, arrived: Arrived) -> tuple[Upload, float]:
+        """What a turn makes, as it may leave, and its loss."""
+        self._after = UNKNOWN  # until it is kept: a turn that fails half way has changed the model
+        with process_settings(arrived.run.experiment):
+            outcome = arrived.run.clients.round([self.owner.id], arrived.received, arrived.clock)
+        return self.guarded(outcome.uploads, arrived.received), outcome.losses[0]
+
     def guarded(self, upload: Upload, received: Broadcast) -> Upload:
         """What may leave of what a turn has made."""
         self.owner.check_parts([part for part in PARTS if getattr(upload, part)])
         if self.owner.clip is None:
             return upload
         return clipped_and_noised(upload, received, self.owner.clip, self.owner.noise, np.random.default_rng())
-
-    def _data_dir(self, experiment: Experiment) -> str | None:
-        return experiment.data_dir if self.owner.simulated else self.owner.data_dir
 
     def _folder(self, run: Any) -> FolderMemory:
         """What is kept of a run, whose name becomes that of a folder."""
@@ -193,23 +215,35 @@ class Client:
         check_room(Path(self.owner.memory), run, self.owner)
         return FolderMemory(Path(self.owner.memory) / run)
 
-    def _count(self, turns: int = 0, sent: int = 0) -> None:
+    def _count(self, **what: int) -> None:
         if self.owner.memory is not None:
-            path = Path(self.owner.memory).parent / "today.json"
-            Today.read(path).count(path, self.owner, turns, sent)
+            path = Path(self.owner.memory) / "today.json"
+            Today.read(path).count(path, self.owner, **what)
 
     def _record(self, kind: str, facts: Mapping[str, Any], packet: Packet, **more: Any) -> None:
         if self.events is not None:
             clock, experiment = facts.get("clock"), facts.get("experiment")
             number = clock[0] + 1 if isinstance(clock, list) and clock and isinstance(clock[0], int) else None
             method = experiment.get("method") if isinstance(experiment, dict) else None
-            named = {"run": facts.get("run"), "method": method, "round": number}
-            self.events.write(kind=kind, **named, bytes_in=packet.size(), **more)
+            named = {"run": plain(str(facts.get("run"))), "method": plain(str(method)), "round": number}
+            self.events.write(kind=plain(kind), **named, bytes_in=packet.size(), **more)
 
 
-def federation_here(experiment: Experiment, owner: Owner, data_dir: str | None) -> Federation:
+def plain(text: str) -> str:
+    """What came from elsewhere as a line that can be written anywhere."""
+    return "".join(one if one.isprintable() and one.isascii() else "?" for one in text[:LONGEST])
+
+
+def experiment_here(experiment: Experiment, owner: Owner) -> Experiment:
+    """The experiment as this client plays it: by its owner's machine, files and public images."""
+    machine: dict[str, Any] = {"device": owner.device, "threads": owner.threads, "engine": "sequential", "width": None}
+    data_dir = experiment.data_dir if owner.simulated else owner.data_dir
+    return replace(experiment, **machine, secure=False, data_dir=data_dir, public=owner.public or experiment.public)
+
+
+def federation_here(experiment: Experiment, owner: Owner) -> Federation:
     """The part of one client: all of its own data, or its share of a dataset that the experiment divides."""
-    mine = replace(experiment, dataset=owner.data or experiment.dataset, data_dir=data_dir)
+    mine = replace(experiment_here(experiment, owner), dataset=owner.data or experiment.dataset)
     if owner.data is not None and ":" in owner.data:
         whole = federation_of(replace(mine, split="iid", clients=1))
         clients = whole.clients
@@ -236,8 +270,8 @@ def train(client: Client, asked: Asked) -> Packet:
         raise RefusedError("an upload without masks")
     client.count_turn(asked)
     arrived = client.arrive(asked)
-    scores = tested(arrived) if asked.facts.get("test") else None
-    upload, loss = trained(client, arrived)
+    scores = client.tested(asked, arrived) if asked.facts.get("test") else None
+    upload, loss = client.trained(arrived)
     answer = pack({"id": client.owner.id, "loss": loss, "scores": scores}, upload.client(0))
     client.keep(asked, arrived)
     return answer
@@ -250,22 +284,10 @@ def evaluate(client: Client, asked: Asked) -> Packet:
         member = Member.decode(asked.memory.note(SECRETS))
         member.end()
         asked.memory.keep(SECRETS, member.encode())
-    return pack({"id": client.owner.id, "scores": tested(arrived)})
-
-
-def tested(arrived: Arrived) -> dict[str, Any]:
-    """Accuracies of a client's model, and of the one it was sent."""
-    with process_settings(arrived.run.experiment):
-        scores = asdict(arrived.run.clients.evaluate(arrived.received))
-    del scores["traffic"]  # that is the server's to count
-    return scores
-
-
-def trained(client: Client, arrived: Arrived) -> tuple[Upload, float]:
-    """What a turn makes, as it may leave, and its loss."""
-    with process_settings(arrived.run.experiment):
-        outcome = arrived.run.clients.round([client.owner.id], arrived.received, arrived.clock)
-    return client.guarded(outcome.uploads, arrived.received), outcome.losses[0]
+    scores = client.tested(asked, arrived)
+    if scores is None:
+        raise RefusedError("accuracies may not be sent")
+    return pack({"id": client.owner.id, "scores": scores})
 
 
 def public_images(client: Client, asked: Asked) -> Packet:
@@ -282,6 +304,8 @@ def public_step(client: Client, asked: Asked) -> Packet:
     """
     if asked.experiment.secure:  # what is sent here has no masks
         raise RefusedError("an upload without masks")
+    if client.owner.clip is not None:
+        raise RefusedError("an exchange on public images, which is neither clipped nor noised")
     first, learned, wanted = (asked.facts.get(name, []) for name in ("first", "learned", "wanted"))
     if first:
         client.count_turn(asked)
@@ -293,8 +317,11 @@ def public_step(client: Client, asked: Asked) -> Packet:
         phase = PublicPhase(run.engine, exchange, _public(run), [client.owner.id], received, clock)
         if not (_are_batches(learned, phase.number_of_batches) and _are_batches(wanted, phase.number_of_batches)):
             raise RefusedError("there are no such public batches")
+        done = NOTHING
         if not first:
-            phase.models = [_recalled(asked.memory, clock)]
+            phase.models[0], done = _recalled(asked.memory, clock)
+        if (learned[:1] <= done[:1] and learned) or (wanted[:1] <= done[1:] and wanted):
+            raise RefusedError("these public batches again")
         for number in learned:
             phase.learn(number, Broadcast(numbers=part_of(received.numbers, number)))
         if wanted:
@@ -302,17 +329,18 @@ def public_step(client: Client, asked: Asked) -> Packet:
         else:
             upload = client.guarded(phase.weights(), received).client(0)
     client.owner.check_parts([part for part in PARTS if getattr(upload, part)])
-    model = save({"round": torch.tensor(clock.round), **phase.models[0]}) if wanted else b""
-    asked.memory.keep(MODEL, model)
+    done = [max([*learned, done[0]]), max([*wanted, done[1]])]
+    state = {"round": torch.tensor(clock.round), "done": torch.tensor(done), **phase.models[0]}
+    asked.memory.keep(MODEL, save(state) if wanted else b"")
     return pack({"id": client.owner.id}, upload)
 
 
-def _recalled(memory: ClientMemory, clock: Clock) -> dict[str, Tensor]:
-    """The model as it was after the last part of this round's exchange."""
+def _recalled(memory: ClientMemory, clock: Clock) -> tuple[dict[str, Tensor], list[int]]:
+    """The model after the last part of this round's exchange, and the last batches it has learned and looked at."""
     state = tensors_in(memory.note(MODEL)) if memory.note(MODEL) else {}
     if not state or int(state.pop("round")) != clock.round:
         raise RefusedError("it has not begun this exchange")
-    return state
+    return state, state.pop("done").tolist()
 
 
 def _are_batches(numbers: Any, most: int) -> bool:
@@ -353,8 +381,8 @@ def masked(client: Client, asked: Asked) -> Packet:
     member = _member(asked)
     member.receive(read_book(asked.facts.get("sealed"), SEALED))
     asked.memory.keep(SECRETS, member.encode())  # now, so that the masks serve one turn, whatever is asked meanwhile
-    scores = tested(arrived) if asked.facts.get("test") else None
-    upload, loss = trained(client, arrived)
+    scores = client.tested(asked, arrived) if asked.facts.get("test") else None
+    upload, loss = client.trained(arrived)
     terms = added(upload, loss, summed(arrived.run.method, "--secure"))
     row = member.mask(integers(terms, len(member.who)))
     upload = Upload(numbers={"masked": torch.from_numpy(row.view(np.int64))})

@@ -22,6 +22,8 @@ from protofed.runs.network_label import MOST_CLASSES
 LOG = logging.getLogger("flwr")
 LARGEST_IMAGE = 2**24
 """Bytes of a client's image: the server makes one of the size that the client names."""
+LONGEST_NAMES = 400_000
+"""Characters of all names of classes and domains together: every message has them."""
 MOST_SAMPLES = 10**9
 """That a client may say it trains on."""
 PAUSE = 1.0
@@ -104,7 +106,7 @@ class Connections:
             raise RefusedError("it does not say how many samples it trains on")
         if not all(isinstance(size, int) and size >= 1 for size in shape) or math.prod(shape) > LARGEST_IMAGE:
             raise RefusedError("its images have no usable shape")
-        if not all(isinstance(some, list) and some and all(isinstance(n, str) for n in some) for some in names):
+        if not all(isinstance(some, list) and some and all(_is_name(name) for name in some) for some in names):
             raise RefusedError("it does not name its classes")
         classes, domains = (tuple(some) for some in names)  # type: ignore[arg-type]  # lists of names, as was checked
         if len(classes) > MOST_CLASSES:
@@ -121,6 +123,8 @@ class Connections:
             why = f"its key is not that of client {number}"
         elif self.brings not in (None, client.brings):
             why = NO_DATA if self.brings else SOME_DATA
+        elif len("".join([*self._names(), *client.classes, *client.domains])) > LONGEST_NAMES:
+            why = "the names of its classes and domains are too long"
         elif self.classes is not None and not set(client.classes) <= set(self.classes):
             why = "it has classes that the run began without"
         if why is None:
@@ -128,6 +132,10 @@ class Connections:
             LOG.info("client %d is node %d and trains on %d samples", number, node, client.samples)
         else:
             self._refuse(node, why)
+
+    def _names(self) -> set[str]:
+        """Of the classes and domains that are known so far."""
+        return {*(self.classes or ()), *(name for one in self.known.values() for name in (*one.classes, *one.domains))}
 
     def _sort_out(self) -> None:
         """Before a run begins: all bring data, or none does. Who forgot it would train on something else unnoticed."""
@@ -140,3 +148,8 @@ class Connections:
     def _refuse(self, node: int, why: str) -> None:
         self.refused[node] = why
         LOG.warning("node %d is refused: %s", node, why)
+
+
+def _is_name(name: object) -> bool:
+    """Whether it is a text that can be written and shown."""
+    return isinstance(name, str) and name.isprintable() and name != ""

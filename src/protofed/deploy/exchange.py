@@ -11,7 +11,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from protofed.deploy.records import from_records, to_records
-from protofed.deploy.wire import REFUSED, Packet
+from protofed.deploy.wire import LOST, REFUSED, Packet
 from protofed.errors import RefusedError
 from protofed.messages import Traffic
 
@@ -90,6 +90,8 @@ def _reason(error: Error, late: str) -> str:
     if error.code == REFUSED:
         words = "".join(one for one in (error.reason or "") if one.isprintable())
         return f"it refuses: {words[:LONGEST]}"
+    if error.code == LOST:
+        return f"refused: {error.reason}"
     if error.code in (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE):  # it has expired
         return late
     if error.code == ErrorCode.NODE_UNAVAILABLE:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-from protofed.deploy.client import federation_here
+from protofed.deploy.client import experiment_here, federation_here
 from protofed.deploy.owner import PARTS, Owner
 from protofed.deploy.supervise import owner_at, place_of
 from protofed.engines.private import made_up
@@ -39,10 +38,10 @@ def explained(folder: Path, number: int, data: str | None, experiment: Experimen
 
 def _check_turn(owner: Owner, experiment: Experiment) -> None:
     """Refuse what is known from the data and from what the method sends."""
-    here = federation_here(experiment, owner, owner.data_dir)
+    here = federation_here(experiment, owner)
     owner.check_samples(len(here.clients[0].train))
-    local = replace(experiment, engine="sequential", width=None, device="cpu", secure=False, data_dir=owner.data_dir)
-    setup = prepare(replace(local, public=owner.public or experiment.public), federation=here)
+    setup = prepare(experiment_here(experiment, owner), federation=here)
+    owner.check_epochs(sum(phase.epochs for phase in setup.method.phases(experiment.epochs)))
     upload = setup.method.upload(made_up(setup.engine.groups[0], len(here.classes)))
     owner.check_parts([part for part in PARTS if getattr(upload, part)])
     owner.check_size(upload.client(0).size())

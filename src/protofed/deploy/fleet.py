@@ -17,7 +17,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 import uvicorn
-from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
+from flwr.common.constant import (
+    HEARTBEAT_MAX_INTERVAL,
+    HEARTBEAT_MIN_INTERVAL,
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+)
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     ActivateNodeResponse,
@@ -31,6 +37,7 @@ from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
 from flwr.supercore.error import FlowerError
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from flwr.superlink.servicer.fleet import fleet_handlers
 from google.protobuf.message import DecodeError, Message
@@ -41,6 +48,8 @@ Send = Callable[[Event], Awaitable[None]]
 
 LARGEST = 16 * 2**20
 """Bytes of a request: parts of messages have 5 MB."""
+MOST_PARTS = 1000
+"""Of a message."""
 LOG = logging.getLogger("flwr")
 UNKNOWN = "its key is not registered"
 TWICE = "a client with the same key is connected, or was until a minute ago"
@@ -64,6 +73,8 @@ class Call(NamedTuple):
 
 def _activate(state: SqlLinkState, request: ActivateNodeRequest) -> Message:
     """As Flower's, with the reason where it fails."""
+    if not HEARTBEAT_MIN_INTERVAL <= request.heartbeat_interval <= HEARTBEAT_MAX_INTERVAL:
+        raise RejectedError(400, "it is not a request")
     node = state.get_node_id_by_public_key(request.public_key)
     if node is None:
         raise RejectedError(403, UNKNOWN)
@@ -73,9 +84,14 @@ def _activate(state: SqlLinkState, request: ActivateNodeRequest) -> Message:
 
 
 def _push(state: SqlLinkState, request: PushMessagesRequest) -> Message:
-    """As Flower's, of a node's own answers alone."""
-    if any(one.metadata.src_node_id != request.node.node_id for one in request.messages_list):
+    """As Flower's, of a node's own answer, which is what the tree of its parts says."""
+    if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
+        raise RejectedError(400, "it is not a request")
+    (message,), (tree,) = request.messages_list, request.message_object_trees
+    if message.metadata.src_node_id != request.node.node_id:
         raise RejectedError(403, "it answers for another")
+    if message.metadata.message_id != tree.object_id or sum(1 for _ in iterate_object_tree(tree)) > MOST_PARTS:
+        raise RejectedError(400, "it is not a request")
     return fleet_handlers.push_messages(request, state)
 
 

@@ -16,7 +16,7 @@ from protofed.deploy.client import HANDLERS, Client, Failed
 from protofed.deploy.client_memory import ClientMemory
 from protofed.deploy.owner import Owner
 from protofed.deploy.processes import SIMULATION
-from protofed.deploy.records import as_array, from_records, to_records
+from protofed.deploy.records import as_record, from_record, from_records, to_records
 from protofed.deploy.wire import FAILED, REFUSED
 from protofed.errors import RefusedError
 
@@ -36,11 +36,11 @@ class StateMemory:
 
     def read(self, number: int) -> bytes:
         """The model after a round."""
-        return self.state.array_records[f"{self.NAME}{number}"]["safetensors"].data
+        return from_record(self.state.config_records[f"{self.NAME}{number}"])
 
     def write(self, number: int, data: bytes) -> None:
         """Keep the model after a round."""
-        self.state[f"{self.NAME}{number}"] = as_array(data)
+        self.state[f"{self.NAME}{number}"] = as_record(data)
 
     def forget(self, number: int) -> None:
         """Do not keep it any longer."""
@@ -49,11 +49,11 @@ class StateMemory:
     def note(self, name: str) -> bytes:
         """What is kept within a round under a name; nothing if there is none."""
         key = self.NOTE + name
-        return self.state.array_records[key]["safetensors"].data if key in self.state else b""
+        return from_record(self.state.config_records[key]) if key in self.state else b""
 
     def keep(self, name: str, data: bytes) -> None:
         """Keep it in place of what was kept before."""
-        self.state[self.NOTE + name] = as_array(data)
+        self.state[self.NOTE + name] = as_record(data)
 
 
 def owner_of(node: Mapping[str, Any]) -> Owner:
@@ -78,6 +78,7 @@ def answer(kind: str, message: Message, context: Context) -> Message:
         traceback.print_exc()
         found = Failed(FAILED, type(error).__name__)
     if isinstance(found, Failed):
+        print(f"refused: {found.reason}" if found.code == REFUSED else f"failed: {found.reason}", flush=True)
         return Message(Error(found.code, found.reason), reply_to=message)
     return Message(to_records(found), reply_to=message)
 

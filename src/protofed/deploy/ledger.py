@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
+import shutil
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from protofed.internal.atomic_files import write_text
 from protofed.internal.schema import made
 
 LEDGER = "ledger.json"
-MOST_RUNS = 1000
+MOST_RUNS = 10_000
 """Of which a client keeps something: a server could invent names of runs until the disk is full."""
 
 
@@ -28,6 +29,7 @@ class RunLedger:
     experiment: str  # a digest
     classes: str = ""  # likewise; known from the first turn on
     turns: int = 0
+    tests: int = 0
 
     @classmethod
     def of(cls, memory: ClientMemory, experiment: Experiment) -> RunLedger:
@@ -69,6 +71,17 @@ class RunLedger:
         self.turns += 1
         self.keep(memory)
 
+    def test(self, memory: ClientMemory, owner: Owner) -> None:
+        """Count a test: what a model that the server chose makes of this client's samples tells of them.
+
+        Raises:
+            RefusedError: the owner allows no more.
+        """
+        if self.tests >= owner.turns:
+            raise RefusedError(f"another test: it has had the {owner.turns} of a run that are allowed")
+        self.tests += 1
+        self.keep(memory)
+
     def keep(self, memory: ClientMemory) -> None:
         """Write it down."""
         memory.keep(LEDGER, json.dumps(asdict(self)).encode())
@@ -80,6 +93,7 @@ class Today:
 
     day: str = ""
     turns: int = 0
+    tests: int = 0
     sent: int = 0  # bytes
 
     @classmethod
@@ -89,17 +103,21 @@ class Today:
         found = made(str(path), cls, json.loads(path.read_text(encoding="utf-8"))) if path.exists() else cls()
         return found if found.day == day else cls(day)
 
-    def count(self, path: Path, owner: Owner, turns: int = 0, sent: int = 0) -> None:
-        """Count turns, or bytes that are about to be sent, if there is room for them.
+    def count(self, path: Path, owner: Owner, turns: int = 0, tests: int = 0, sent: int = 0) -> None:
+        """Count turns, tests, or bytes that are about to be sent, if there is room for them.
 
         Raises:
             RefusedError: they would be more than the owner allows in a day.
         """
         if turns and self.turns + turns > owner.turns_per_day:
             raise RefusedError(f"another turn today: {owner.turns_per_day} are allowed in a day")
+        if tests and self.tests + tests > owner.turns_per_day:
+            raise RefusedError(f"another test today: {owner.turns_per_day} are allowed in a day")
         if self.sent + sent > owner.megabytes_per_day * 1e6:
             raise RefusedError(f"another {sent / 1e6:.1f} MB: {owner.megabytes_per_day:g} MB are allowed in a day")
-        write_text(path, json.dumps(asdict(replace(self, turns=self.turns + turns, sent=self.sent + sent))) + "\n")
+        found = Today(self.day, self.turns + turns, self.tests + tests, self.sent + sent)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_text(path, json.dumps(asdict(found)) + "\n")
 
 
 def check_room(folder: Path, run: str, owner: Owner) -> None:
@@ -111,6 +129,11 @@ def check_room(folder: Path, run: str, owner: Owner) -> None:
     if (folder / run).is_dir() or not folder.is_dir():
         return
     runs = [place for place in folder.iterdir() if place.is_dir()]
+    if len(runs) >= MOST_RUNS:  # those that never had a turn go first
+        begun = [place for place in runs if any(place.glob("*.safetensors"))]
+        for place in {*runs} - {*begun}:
+            shutil.rmtree(place)
+        runs = begun
     kept = sum(file.stat().st_size for place in runs for file in place.iterdir())
     if len(runs) >= MOST_RUNS or kept > owner.disk_megabytes * 1e6:
         raise RefusedError("a new run: what it keeps of others has used the room that is allowed")

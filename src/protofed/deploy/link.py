@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -21,10 +21,8 @@ from flwr.common.constant import (
     NOOP_ACCOUNT_NAME,
     NOOP_FLWR_AID,
     SUPERLINK_NODE_ID,
-    ErrorCode,
     SubStatus,
 )
-from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.serverapp import Grid
 from flwr.supercore.constant import NOOP_FEDERATION_ID, SYSTEM_MESSAGE_TYPE, TaskType
@@ -41,6 +39,8 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
+
+from protofed.deploy.wire import LARGEST, LOST
 
 
 def open_state(path: Path) -> SqlLinkState:
@@ -87,8 +87,9 @@ def new_run(
     over = threading.Event()
 
     def beat() -> None:
-        while not over.wait(HEARTBEAT_DEFAULT_INTERVAL / 2):
-            state.acknowledge_task_heartbeat(task)
+        while not over.wait(HEARTBEAT_DEFAULT_INTERVAL / 3):
+            with suppress(Exception):  # a database that is locked for a moment; the next one is in time
+                state.acknowledge_task_heartbeat(task)
 
     beating = threading.Thread(target=beat, daemon=True)
     beating.start()
@@ -110,7 +111,6 @@ class Arriving(NamedTuple):
     """An answer whose parts are still coming."""
 
     message: Message
-    tree: ObjectTree
     parts: dict[str, bytes]
 
 
@@ -148,11 +148,13 @@ class LinkGrid(Grid):
         arriving = {one.message.metadata.reply_to_message_id for one in self._arriving}
         answers = self.state.get_message_res(set(message_ids) - arriving, self.number)
         self.state.delete_messages({answer.metadata.reply_to_message_id for answer in answers})
-        store = self.state.object_store
-        self._arriving += [Arriving(one, store.get_object_tree(one.metadata.message_id), {}) for one in answers]
+        self._arriving += [Arriving(answer, {}) for answer in answers]
         found, waiting = [], []
         for one in self._arriving:
-            message = self._complete(one)
+            try:
+                message = self._complete(one)
+            except Exception as error:  # whatever a client has sent, it ends nothing but its own answer
+                message = _lost(one.message.metadata, type(error).__name__)
             if message is None:
                 waiting.append(one)
             else:
@@ -161,17 +163,21 @@ class LinkGrid(Grid):
         return found
 
     def _complete(self, arriving: Arriving) -> Message | None:
-        """An answer, if all its parts are there; an error if some will never be."""
-        number = arriving.message.metadata.message_id
-        for part in iterate_object_tree(arriving.tree):
+        """An answer, if all its parts are there; an error if some will never be, or are too many."""
+        if arriving.message.has_error():
+            return arriving.message
+        number, store = arriving.message.metadata.message_id, self.state.object_store
+        for part in iterate_object_tree(store.get_object_tree(number)):
             if part.object_id not in arriving.parts:
                 content = self.state.get_object(self.number, part.object_id)
                 if content == b"":
                     return None
                 if content is None:  # its sender has given up
-                    return _lost(arriving.message.metadata)
+                    return _lost(arriving.message.metadata, "its answer did not arrive")
                 arriving.parts[part.object_id] = content
-        self.state.object_store.delete(number)
+                if sum(map(len, arriving.parts.values())) > LARGEST:
+                    return _lost(arriving.message.metadata, "its answer is too large")
+        store.delete(number)
         message = cast(Message, inflate_object_from_contents(number, arriving.parts))
         message.metadata.__dict__["_message_id"] = number
         return message
@@ -197,10 +203,10 @@ class LinkGrid(Grid):
         raise NotImplementedError
 
 
-def _lost(about: Metadata) -> Message:
-    """The answer to a message whose real one does not come."""
+def _lost(about: Metadata, why: str) -> Message:
+    """The answer to a message whose real one is of no use."""
     metadata = Metadata(
         about.run_id, "", about.src_node_id, about.dst_node_id, about.reply_to_message_id, "", now().timestamp(), 0,
         SYSTEM_MESSAGE_TYPE,
     )  # fmt: skip
-    return make_message(metadata, error=Error(ErrorCode.NODE_UNAVAILABLE, "its answer did not arrive"))
+    return make_message(metadata, error=Error(LOST, why))

@@ -7,12 +7,12 @@ crashes, stays connected while it trains, and needs little memory. Apps that a s
 from __future__ import annotations
 
 import ssl
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -23,11 +23,13 @@ from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, ErrorCode
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
+    iterate_object_tree,
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_protobuf_utils import (
@@ -35,13 +37,13 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_pull_object_fn_protobuf,
     make_push_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from protofed.deploy.records import from_records, to_records
-from protofed.deploy.wire import REFUSED, Packet
+from protofed.deploy.wire import FAILED, REFUSED, Packet
 from protofed.deploy.worker import Worker, WorkerDiedError
 from protofed.errors import LostError, RefusedError
 
@@ -51,25 +53,39 @@ COMES_BACK = 120.0
 """Seconds in which a client tries to connect first: a server takes one that was killed for present for a minute."""
 PAUSE = 2.0
 """Seconds between two attempts."""
+TRIES = 3
+"""How often a call is made until it is given up."""
+SPARE, MOST_PARTS = 2_000_000, 1000
+"""Bytes of a message beside what it carries; parts of it."""
+
+T = TypeVar("T")
 
 Told = list[int]
 """Signals that have asked for the end, so far none."""
 
 
 class NotAdmittedError(Exception):
-    """The server does not let this client in; the text says why."""
+    """The server does not answer this client; the text says why."""
 
 
 class Line:
-    """The connection of one client."""
+    """The connection of one client.
 
-    def __init__(self, address: str, authority: Path, key: Path) -> None:
+    Args:
+        address: the server's, as HOST:PORT.
+        authority: the certificate by which the server is known.
+        key: this client's private key.
+        largest: bytes of a message at most.
+    """
+
+    def __init__(self, address: str, authority: Path, key: Path, largest: int) -> None:
         private = cast(EllipticCurvePrivateKey, load_ssh_private_key(key.read_bytes(), None))
         self.public = public_key_to_bytes(private.public_key())
         self.client = FleetHttpClient.from_server_address(
             address, False, authority.read_bytes(), [NodeAuthHttpInterceptor(private, private.public_key())]
         )
-        self.node = Node()
+        self.client._client.follow_redirects = False  # or a server could have this client call others in its network
+        self.node, self.largest = Node(), largest
 
     def connect(self) -> None:
         """Say that this client is there.
@@ -90,22 +106,36 @@ class Line:
         except httpx.HTTPError:
             return False
 
-    def receive(self) -> Message | None:
-        """The next message with all its parts, if there is one."""
+    def receive(self) -> tuple[Message, ObjectTree] | None:
+        """The head of the next message, if there is one, and of which parts it consists."""
         with _reasons():
             found = self.client.PullMessages(PullMessagesRequest(node=self.node))
-            if not found.messages_list:
-                return None
-            head, tree = message_from_proto(found.messages_list[0]), found.message_object_trees[0]
-            number = head.metadata.run_id
-            message = pull_and_inflate_object_from_tree(
-                tree,
-                make_pull_object_fn_protobuf(self.client.PullObject, self.node, number),
-                make_confirm_message_received_fn_protobuf(self.client.ConfirmMessageReceived, self.node, number),
-                return_type=Message,
+        if not found.messages_list:
+            return None
+        return message_from_proto(found.messages_list[0]), found.message_object_trees[0]
+
+    def fetch(self, head: Message, tree: ObjectTree) -> Packet:
+        """What a message says.
+
+        Raises:
+            RefusedError: it is too large, or no message of ours.
+        """
+        number, parts, size = head.metadata.run_id, dict[str, bytes](), 0
+        pull = make_pull_object_fn_protobuf(self.client.PullObject, self.node, number)
+        with _reasons():
+            for part in iterate_object_tree(tree):
+                if part.object_id not in parts:
+                    parts[part.object_id] = _again(partial(pull, part.object_id))
+                    size += len(parts[part.object_id])
+                if size > self.largest + SPARE or len(parts) > MOST_PARTS:
+                    raise RefusedError(f"a message of more than {self.largest / 1e6:g} MB")
+            make_confirm_message_received_fn_protobuf(self.client.ConfirmMessageReceived, self.node, number)(
+                tree.object_id
             )
-        message.metadata.__dict__["_message_id"] = tree.object_id
-        return message
+        message = inflate_object_from_contents(tree.object_id, parts)
+        if not (isinstance(message, Message) and message.has_content()):
+            raise RefusedError("it is not a message")
+        return from_records(message.content)
 
     def send(self, answer: Message, seconds: float) -> None:
         """Bring an answer, on which the client has worked for so long."""
@@ -118,11 +148,13 @@ class Line:
                 message_object_trees=[tree],
                 clientapp_runtime_list=[seconds],
             )
-            wanted = self.client.PushMessages(asked)
+            wanted = _again(partial(self.client.PushMessages, asked))
             push = make_push_object_fn_protobuf(
                 self.client.PushObject, self.node, answer.metadata.run_id, wanted.session_id
             )
-            push_objects(get_all_nested_objects(answer), push, object_ids_to_push=set(wanted.objects_to_push))
+            parts = get_all_nested_objects(answer)
+            for name in wanted.objects_to_push:
+                _again(partial(push, name, parts[name].deflate()))
 
     def leave(self) -> None:
         """Say that this client goes, if anybody hears it."""
@@ -130,6 +162,16 @@ class Line:
             with suppress(httpx.HTTPError):
                 self.client.DeactivateNode(DeactivateNodeRequest(node_id=self.node.node_id))
         self.client.close()
+
+
+def _again(call: Callable[[], T]) -> T:
+    """A call that is made again where the connection broke: all of them may be."""
+    for _ in range(TRIES - 1):
+        try:
+            return call()
+        except httpx.TransportError:
+            time.sleep(FASTEST)
+    return call()
 
 
 @contextmanager
@@ -152,28 +194,27 @@ def play(line: Line, worker: Worker, told: Told, ready: Callable[[], None]) -> i
     beating = HeartbeatSender(line.beat)
     beating.start()
     ready()
-    last, lost = time.monotonic(), False
+    last, lost = time.monotonic(), ""
     try:
         while not told:
             try:
-                message = line.receive()
+                found = line.receive()
                 if lost:
                     print("connected again", flush=True)
-                lost = False
-            except httpx.TransportError as error:
-                if not lost:
-                    print(f"not connected: {why_lost(error)}; trying again", flush=True)
-                lost = True
+                lost = ""
+            except Exception as error:  # whatever the network or the server does, this client stays
+                why = str(error) if isinstance(error, NotAdmittedError) else why_lost(error)
+                if is_final(why):
+                    raise LostError(f"not connected: {why}") from None
+                if why != lost:
+                    print(f"not connected: {why}; trying again", flush=True)
+                lost = why
                 pause(told, PAUSE)
                 continue
-            except NotAdmittedError as error:  # a run that ended while its message was fetched, or a key removed
-                message = None
-                if not line.beat():
-                    raise LostError(f"the server does not let it in any longer: {error}") from None
-            if message is None:
+            if found is None:
                 pause(told, min(max((time.monotonic() - last) / 20, FASTEST), SLOWEST))
                 continue
-            _serve(line, worker, message)
+            _serve(line, worker, *found)
             last = time.monotonic()
         return 0
     finally:
@@ -188,7 +229,7 @@ def _connected(line: Line, told: Told) -> bool:
         try:
             line.connect()
             return True
-        except (httpx.TransportError, NotAdmittedError) as error:
+        except (httpx.HTTPError, NotAdmittedError, ValueError) as error:
             why = str(error) if isinstance(error, NotAdmittedError) else why_lost(error)
             if time.monotonic() - began > COMES_BACK or is_final(why):
                 raise LostError(f"not connected: {why}") from None
@@ -204,7 +245,7 @@ def is_final(why: str) -> bool:
     return why.startswith("its key is not registered") or "certificate" in why
 
 
-def why_lost(error: httpx.TransportError) -> str:
+def why_lost(error: Exception) -> str:
     """Why no server answers, in words."""
     cause: BaseException | None = error
     while cause is not None:
@@ -216,25 +257,28 @@ def why_lost(error: httpx.TransportError) -> str:
     return f"no server answers ({' '.join(str(error).split()) or type(error).__name__})"
 
 
-def _serve(line: Line, worker: Worker, message: Message) -> None:
+def _serve(line: Line, worker: Worker, head: Message, tree: ObjectTree) -> None:
     """Answer a message; an answer that cannot be brought is lost, as one that is late."""
-    began, about = time.monotonic(), message.metadata
-    answer: Message
+    began, about = time.monotonic(), head.metadata
+    about.__dict__["_message_id"] = tree.object_id
+    found: Packet | tuple[int, str]
     try:
-        found = worker.answer(about.message_type, from_records(message.content), about.ttl)
-        if isinstance(found, Packet):
-            answer = Message(to_records(found), reply_to=message)
-        else:
-            answer = Message(Error(*found), reply_to=message)
+        found = worker.answer(about.message_type, line.fetch(head, tree), about.ttl)
     except RefusedError as error:
-        answer = Message(Error(REFUSED, str(error)), reply_to=message)
+        found = REFUSED, str(error)
     except WorkerDiedError as error:
-        print(f"{error}; a new one is started", file=sys.stderr, flush=True)
-        answer = Message(Error(ErrorCode.CLIENT_APP_CRASHED, "its process died"), reply_to=message)
+        print(f"{error}; a new one is started", flush=True)
+        found = int(ErrorCode.CLIENT_APP_CRASHED), "its process died"
+    except Exception as error:  # a server, or a file of the owner's, must not end this client
+        print(f"a message could not be answered: {why_lost(error)}", flush=True)
+        found = FAILED, type(error).__name__
+    if not isinstance(found, Packet) and found[0] == REFUSED:
+        print(f"refused: {found[1]}", flush=True)
+    content = to_records(found) if isinstance(found, Packet) else Error(*found)
     try:
-        line.send(answer, time.monotonic() - began)
-    except (httpx.HTTPError, NotAdmittedError, ValueError) as error:
-        print(f"an answer could not be brought: {error}", file=sys.stderr, flush=True)
+        line.send(Message(content, reply_to=head), time.monotonic() - began)
+    except Exception as error:
+        print(f"an answer could not be brought: {why_lost(error)}", flush=True)
 
 
 def pause(told: Told, seconds: float) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
+from protofed.deploy.server_settings import ELSEWHERE
 from protofed.errors import RefusedError, UserError, unknown
 from protofed.experiment import Experiment
 from protofed.internal.schema import Bounds, made
@@ -20,6 +21,10 @@ from protofed.internal.yaml_files import read_yaml
 T = TypeVar("T")
 PARTS = ("weights", "prototypes", "numbers")
 """What an upload may hold."""
+SENT = (*PARTS, "accuracies")
+"""What may leave a client."""
+CHOOSES_DATA = ("train_size", "long_tail", "val_fraction")
+"""Options by which an experiment takes a part of a client's samples: two parts that differ by one would show it."""
 NOT_IN_FILE = ("simulated",)
 
 
@@ -47,12 +52,18 @@ class Owner:
         None, "Which may be run; any of protofed's own, unless given. A file with a method or a model must be listed.",
         "[fedproto, mp-fedcl]",
     )  # fmt: skip
-    send: tuple[str, ...] = _key(PARTS, "What may leave: of weights, prototypes, numbers.", "[prototypes, numbers]")
+    send: tuple[str, ...] = _key(
+        SENT, "What may leave: of weights, prototypes, numbers, accuracies.", "[prototypes, numbers]"
+    )
     secure: Literal["optional", "required"] = _key(
         "optional", "required: uploads leave under the masks of secure aggregation alone.", "required"
     )
-    turns: int = _key(1_000_000, "Turns of one run at most, as this client counts them.", "200", at_least=1)
-    turns_per_day: int = _key(1_000_000, "Turns of all runs in a day at most (UTC).", "500", at_least=1)
+    turns: int = _key(
+        1_000_000, "Turns of one run at most, as this client counts them; and as many tests.", "200", at_least=1
+    )
+    turns_per_day: int = _key(
+        1_000_000, "Turns of all runs in a day at most (UTC); and as many tests.", "500", at_least=1
+    )
     megabytes: float = _key(1000.0, "Of one message at most, in or out.", "100", above=0)
     megabytes_per_day: float = _key(1_000_000.0, "Sent in a day at most (UTC).", "2000", above=0)
     min_samples: int = _key(10, "Training on fewer samples is refused: little hides one among few.", "50", at_least=1)
@@ -80,8 +91,8 @@ class Owner:
         for item in keys():
             item.metadata["bounds"].check(f"{path}: {item.name}", getattr(says, item.name))
         for part in says.send:
-            if part not in PARTS:
-                raise unknown(f"{path}: send", part, PARTS)
+            if part not in SENT:
+                raise unknown(f"{path}: send", part, SENT)
         if says.noise and says.clip is None:
             raise UserError(f"{path}: noise", says.noise, "it is a multiple of clip, which must be given too")
         return says
@@ -99,7 +110,7 @@ class Owner:
 
     def objections(self, experiment: Experiment) -> list[str]:
         """What an experiment asks for that the owner does not allow, each in a few words."""
-        found = [*self._named_files(experiment)]
+        found = [*self._named_files(experiment), *self._not_allowed(experiment)]
         if self.methods is not None and experiment.method not in self.methods:
             found.append(f"method {experiment.method}: {', '.join(self.methods)} may be run")
         if self.secure == "required" and not experiment.secure:
@@ -112,14 +123,17 @@ class Owner:
         ):
             if value < least:
                 found.append(f"{name} {value}: it must be {least} or more")
-        if experiment.epochs > self.max_epochs:
-            found.append(f"{experiment.epochs} epochs: {self.max_epochs} are allowed")
         return found
 
     def check(self, experiment: Experiment) -> None:
         """Refuse what is not allowed."""
         if found := self.objections(experiment):
             raise RefusedError("; ".join(found))
+
+    def check_epochs(self, number: int) -> None:
+        """Refuse turns that are too long, by all their parts."""
+        if number > self.max_epochs:
+            raise RefusedError(f"{number} epochs: {self.max_epochs} are allowed")
 
     def check_samples(self, number: int) -> None:
         """Refuse to train on few samples; how many there are is not said."""
@@ -137,6 +151,15 @@ class Owner:
             if part not in self.send:
                 raise RefusedError(f"{part} may not be sent")
 
+    def _not_allowed(self, experiment: Experiment) -> list[str]:
+        """Options that no run over a network has, or that would take a part of this client's own samples."""
+        wrong = [name for name in ELSEWHERE if getattr(experiment, name) != getattr(Experiment, name)]
+        found = [f"{name} {getattr(experiment, name)}: not over a network" for name in wrong]
+        if self.data is not None and not self.simulated:
+            chosen = [name for name in CHOOSES_DATA if getattr(experiment, name) != getattr(Experiment, name)]
+            found += [f"{name} {getattr(experiment, name)}: its own data is trained on whole" for name in chosen]
+        return found
+
     def _named_files(self, experiment: Experiment) -> list[str]:
         """Files of this machine that an experiment names: the server is not to know, or choose, what is here."""
         if self.simulated:
@@ -146,9 +169,6 @@ class Owner:
         named = {} if self.data is not None else {"dataset": experiment.dataset}
         named |= {} if self.public is not None else {"public": experiment.public or ""}
         found += [f"{name} {value}: a server names no path" for name, value in named.items() if ":" in value]
-        for name in ("start", "encoder"):
-            if getattr(experiment, name) is not None:
-                found.append(f"{name} {getattr(experiment, name)}: a server names no path")
         return found
 
     def _listed(self) -> Sequence[str]:

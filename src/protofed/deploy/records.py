@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
-from protofed.deploy.wire import Packet
+from protofed.deploy.wire import LARGEST, Packet
 from protofed.errors import RefusedError
+
+PART = 4 * 2**20
+"""Bytes that are carried at a time.
+
+Not in Flower's arrays: what unpacks one trusts it to say how often a part of it is repeated."""
 
 
 def to_records(packet: Packet) -> RecordDict:
-    """One array for all tensors: Flower moves every array by itself, which takes longer than what is in it."""
+    """Facts, and the encoded message in parts."""
     facts = ConfigRecord({"json": packet.text, "digest": packet.digest})
-    if not packet.data:
-        return RecordDict({"facts": facts})
-    return RecordDict({"facts": facts, "message": as_array(packet.data)})
+    parts = [packet.data[at : at + PART] for at in range(0, len(packet.data), PART)]
+    return RecordDict({"facts": facts, **{str(number): as_record(part) for number, part in enumerate(parts)}})
 
 
 def from_records(content: RecordDict) -> Packet:
     """The packet that `to_records` took apart.
 
     Raises:
-        RefusedError: the records are others.
+        RefusedError: the records are others, or more than any message has.
     """
     try:
         facts = content.config_records["facts"]
         text, digest = facts["json"], facts["digest"]
-        data = content.array_records["message"]["safetensors"].data if "message" in content else b""
+        parts = [from_record(content.config_records[str(number)]) for number in range(len(content) - 1)]
     except (KeyError, TypeError):
         raise RefusedError("it is not a message") from None
     if not (isinstance(text, str) and isinstance(digest, bytes)):
         raise RefusedError("it is not a message")
-    return Packet(text, data, digest)
+    if sum(map(len, parts)) > LARGEST:
+        raise RefusedError("it is larger than allowed")
+    return Packet(text, b"".join(parts), digest)
 
 
-def as_array(data: bytes) -> ArrayRecord:
+def as_record(data: bytes) -> ConfigRecord:
     """Some bytes as Flower moves and keeps them."""
-    return ArrayRecord({"safetensors": Array("uint8", (len(data),), "safetensors", data)})
+    return ConfigRecord({"bytes": data})
+
+
+def from_record(record: ConfigRecord) -> bytes:
+    """The bytes that `as_record` was given."""
+    data = record["bytes"]
+    if not isinstance(data, bytes):
+        raise TypeError
+    return data

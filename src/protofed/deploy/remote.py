@@ -185,11 +185,13 @@ class Remote(Clients):
         if self._scores is None:
             return self._ask(dict.fromkeys(members, kind), broadcast, read, told)
         scores, before = self._scores, {"clock": [self.clock.round - 1, list(self.clock.who)]}
-        asked = {member: kind if member in members else "evaluate" for member in self.clients.connected()}
+        asked = dict.fromkeys(members, kind)
+        asked |= dict.fromkeys([member for member in self.clients.connected() if member not in members], "evaluate")
 
         def read_both(member: int, facts: Mapping[str, Any], data: bytes) -> T | None:
             reply = read(member, facts, data) if asked[member] == kind else None
-            scores[member] = self._read_scores(facts)
+            if facts.get("scores") is not None:  # an owner may keep them
+                scores[member] = self._read_scores(facts)
             return reply
 
         def tell_both(member: int) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from protofed.deploy.connections import AWAY, Connections
 from protofed.deploy.follow_run import HOPELESS
 from protofed.deploy.remote import Remote
 from protofed.deploy.secure_remote import Secure
-from protofed.deploy.server_settings import Settings, check_out
+from protofed.deploy.server_settings import ELSEWHERE, Settings, check_out
 from protofed.engines.private import made_up
 from protofed.errors import DivergedError, HopelessError, LostError, UserError
 from protofed.experiment import Experiment
@@ -89,7 +89,7 @@ def check(experiment: Experiment) -> None:
     check_split(experiment.split)
     if method.exchanges_public and experiment.public is None:
         raise UserError("--public", None, f"{method.name} needs a public dataset, such as digit-domains")
-    for name in ("drift", "encoder", "start", "novel", "attack", "privacy"):
+    for name in ELSEWHERE:
         if getattr(experiment, name) != getattr(Experiment, name):
             raise UserError(f"--{name}", getattr(experiment, name), "it is not for runs over a network")
     if experiment.secure:

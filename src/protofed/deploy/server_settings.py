@@ -18,6 +18,10 @@ WHOLE = re.compile("[0-9]{1,20}")
 """Numbers of clients and of nodes, which have 64 bits."""
 
 
+ELSEWHERE = ("drift", "encoder", "start", "novel", "attack", "privacy")
+"""Options that runs over a network do not have: servers do not ask for them, and clients refuse them."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """How a server treats its clients; keys of the Flower app's configuration."""

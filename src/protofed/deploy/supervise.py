@@ -27,7 +27,7 @@ from protofed.internal.atomic_files import write_text
 if TYPE_CHECKING:
     import uvicorn
 
-PAUSE = 5.0
+FIRST_LOOK = 5.0
 """Seconds for a first look at a server."""
 EXPIRED, OTHER_NAME, OTHER_ADDRESS = 10, 62, 64
 """What OpenSSL calls reasons for which a certificate is not valid."""
@@ -107,12 +107,13 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
         raise UserError(f"{path}: server", owner.server, "it must be the server's address, as HOST:PORT")
     check_keys(place)
     words = [str(path), *(["--data", data] if data is not None else [])]
-    with alone(place / "client.log"), _told_to_end() as told, Worker(place, words) as worker:
+    with alone(place / "client.log"), _told_to_end() as told, Worker(place, words, told) as worker:
         check_server(owner.server, place / "ca.crt")
         from protofed.deploy.node import Line, play  # and Flower
 
         with logged(place / "client.log"):
-            return play(Line(owner.server, place / "ca.crt", place / "key"), worker, told, ready)
+            line = Line(owner.server, place / "ca.crt", place / "key", int(owner.megabytes * 1e6))
+            return play(line, worker, told, ready)
 
 
 def check_server(address: str, authority: Path) -> None:
@@ -120,7 +121,7 @@ def check_server(address: str, authority: Path) -> None:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
-        with socket.create_connection((host, int(port)), PAUSE) as line:
+        with socket.create_connection((host, int(port)), FIRST_LOOK) as line:
             ssl.create_default_context(cafile=authority).wrap_socket(line, server_hostname=host).close()
     except ssl.SSLCertVerificationError as error:
         raise UserError("server", address, why_not_valid(error, authority)) from None

@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import IO
 
 from protofed.data import load
-from protofed.deploy.client import Client, Failed
+from protofed.data.sources import cache
+from protofed.deploy.client import LOG, Client, Failed
 from protofed.deploy.events import Events
 from protofed.deploy.owner import Owner
 from protofed.deploy.wire import FAILED, Packet, read_frame, write_frame
@@ -56,9 +58,10 @@ def serve(word: OwnersWord, questions: IO[bytes], answers: IO[bytes]) -> None:
             return
         found: Packet | Failed
         try:
-            client.owner = word.read() or client.owner
+            if (owner := word.read()) is not None:  # what was loaded by the old one's word is let go
+                client = Client(owner, client.events)
         except (UserError, OSError) as error:
-            print(f"client.yaml: {error}", flush=True)
+            LOG.error("client.yaml: %s", error)
             found = Failed(FAILED, type(error).__name__)
         else:
             found = client.answer(head["kind"], Packet(head["text"], data, bytes.fromhex(head["digest"])))
@@ -76,6 +79,9 @@ def main() -> None:
     told = parser.parse_args()
     answers = os.fdopen(os.dup(1), "wb")  # what anything prints goes to the log
     os.dup2(2, 1)
+    cache.keep = False
+    errors = RotatingFileHandler(told.client.parent / "errors.log", maxBytes=1_000_000, backupCount=1)
+    LOG.addHandler(errors)  # a server can have a client fail as often as it likes
     with answers:
         serve(OwnersWord(told.client, told.data), sys.stdin.buffer, answers)
 

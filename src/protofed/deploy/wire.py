@@ -25,8 +25,8 @@ LARGEST_FACTS = 1_000_000
 """Bytes."""
 DIGEST = 32
 """Bytes."""
-REFUSED, FAILED = 101, 102
-"""Codes of a client's error: its owner does not allow it; something went wrong."""
+REFUSED, FAILED, LOST = 101, 102, 103
+"""Codes of errors: the client's owner does not allow it; something went wrong there; its answer is of no use."""
 MOST_CLIENTS = 2**31
 """Numbers of clients are below this."""
 
@@ -45,7 +45,9 @@ class Packet(NamedTuple):
 
 def pack(facts: Mapping[str, Any], message: Message | None = None) -> Packet:
     """The packet that holds some facts and a message."""
-    return seal(json.dumps({"protocol": PROTOCOL, **facts}), b"" if message is None else message.encode())
+    return seal(
+        json.dumps({"protocol": PROTOCOL, **facts}, ensure_ascii=False), b"" if message is None else message.encode()
+    )
 
 
 def seal(text: str, data: bytes) -> Packet:

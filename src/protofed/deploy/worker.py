@@ -14,7 +14,7 @@ from typing import Any
 
 from protofed.deploy.processes import running
 from protofed.deploy.wire import Packet, read_frame, write_frame
-from protofed.errors import UserError
+from protofed.errors import Failure, UserError
 
 
 class WorkerDiedError(Exception):
@@ -27,10 +27,11 @@ class Worker:
     Args:
         place: the client's folder, where its log is.
         words: what the worker is told on its command line.
+        told: signals that have asked for the end; then no answer is waited for.
     """
 
-    def __init__(self, place: Path, words: Sequence[str]) -> None:
-        self.place, self.words, self.log = place, words, place / "client.log"
+    def __init__(self, place: Path, words: Sequence[str], told: Sequence[int] = ()) -> None:
+        self.place, self.words, self.told, self.log = place, words, told, place / "client.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._stack = ExitStack()
 
@@ -53,7 +54,7 @@ class Worker:
         head, _ = self._read(None)
         if "error" in head:
             self.stop()
-            raise UserError.__new__(UserError, head["error"])
+            raise Failure(UserError, head["error"]).error()
 
     def stop(self) -> None:
         """End it."""
@@ -93,6 +94,8 @@ class Worker:
             ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, min(1.0, until - time.monotonic())))
             if ready:
                 break
+            if self.told:
+                self._died("was ended")
             if time.monotonic() >= until:
                 self._died(f"did not answer within {seconds:g} s and was ended")
         try:

@@ -63,6 +63,10 @@ def _digest(path: Path) -> bytes:
     return digest
 
 
+keep = True
+"""Whether what was made is kept: a client of a federation must not fill its disk with what a server asks for."""
+
+
 def cached(key: str, make: Callable[[], Dataset]) -> Dataset:
     """The dataset of this key, from the cache or made now; a cache that cannot be used is done without."""
     path = cache_folder("data") / f"{key}.safetensors"
@@ -70,8 +74,9 @@ def cached(key: str, make: Callable[[], Dataset]) -> Dataset:
         with contextlib.suppress(Exception):  # damaged, or of a torch that is not here: it is made again
             return _read(path)
     dataset = make()
-    with contextlib.suppress(OSError):
-        _write(path, dataset)
+    if keep:
+        with contextlib.suppress(OSError):
+            _write(path, dataset)
     return dataset
 
 
