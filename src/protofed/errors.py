@@ -20,6 +20,16 @@ class UserError(ValueError):
 class DivergedError(RuntimeError):
     """A loss stopped being finite: names the client, the round and the step."""
 
+    client: int | None = None
+    round: int | None = None  # from 1
+
+    @classmethod
+    def at(cls, client: int, round: int, step: int, loss: float) -> DivergedError:
+        """Where it happened, all counted from 1 but the client."""
+        error = cls(f"the loss of client {client} became {loss} in round {round}, step {step}")
+        error.client, error.round = client, round
+        return error
+
 
 class LostError(RuntimeError):
     """Another process of a run that several share has failed or is gone."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from protofed.methods import METHODS
 from protofed.report.html import content, gather, write_report
 from protofed.report.html.figures import latex
 from protofed.report.html.page import page
-from protofed.report.html.statistics import verdict
 from protofed.runs.run import new_run
 from tests.support.command_line import TINY, invoke, succeed
 
@@ -295,16 +293,3 @@ def test_figures_and_tables_for_a_paper(comparison: Path, tmp_path: Path) -> Non
         assert (f"\\textbf{{{value}}}" if cell["best"] else value) in text
     data["summary"][0]["label"] = "50%_a&b"
     assert "50\\%\\_a\\&b" in latex(data)
-
-
-@cache
-def _p(differences: tuple[float, ...]) -> str:
-    return verdict(dict(enumerate(differences)), dict.fromkeys(range(len(differences)), 0.0))
-
-
-def test_what_is_said_of_a_difference() -> None:
-    assert _p((5.0, 5.1, 4.9)).startswith("clearly below")
-    assert _p((5.0, -4.0, 1.0)).startswith("not clearly")
-    assert _p((0.0, 0.0)) == "equal in every seed"
-    assert _p((2.0, 2.0)) == "2.0 below the best in every seed"
-    assert "nothing can be said" in verdict({0: 1.0}, {1: 0.0})

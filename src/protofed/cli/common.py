@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+SOME_FAILED = 3
+"""Exit code of a study of which some runs have failed."""
 NO_MEMORY = "the GPU's memory is full: fewer runs at a time (--jobs) or, in a new run, a smaller --width need less"
 
 typer.core.HAS_RICH = False  # typer < 0.21 writes \[required] for rich, also where help is plain
@@ -231,6 +233,8 @@ def finish(
     """Play, then show; Ctrl-C, the end of another process or of the GPU's memory says how to go on."""
     from torch import OutOfMemoryError
 
+    from protofed.runs.folder import RunFolder, run_folders
+    from protofed.runs.result import Result
     from protofed.runs.run import Interrupted
     from protofed.studies.kinds import kind_of
     from protofed.studies.workers import WorkerDied
@@ -244,11 +248,18 @@ def finish(
         raise typer.Exit(1 if isinstance(stop, WorkerDied | LostError | OutOfMemoryError) else 130) from None
     finally:
         shown.end()
+    failures = [] if isinstance(outcome, Result) else outcome.failures
     if (kind := kind_of(folder)) and kind.reported:
         from protofed.report.html import gather, write_report
 
-        write_report(gather([folder]), folder / "report.html")
+        if any(RunFolder(path).played() for path in run_folders(folder)):  # without a round there is nothing to draw
+            write_report(gather([folder]), folder / "report.html")
     show(outcome, folder, as_json)
+    if failures and not isinstance(outcome, Result):
+        for failed in failures:
+            print(f"failed: {failed}", file=sys.stderr)
+        print(f"play them again with: protofed resume {folder} --retry-failed", file=sys.stderr)
+        raise typer.Exit(SOME_FAILED if outcome.results else 1)
 
 
 def show(outcome: Result | Finding, folder: Path, as_json: bool) -> None:

@@ -130,11 +130,15 @@ def resume_command(
     jobs: Annotated[
         str | None, typer.Option("--jobs", metavar="INT", help="Runs at a time from now on. [default: as before]")
     ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Also play runs again that have failed, from their last checkpoints.")
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Continue what was begun, from its last checkpoint."""
     from protofed.engines.distributed import join
+    from protofed.runs.failure import FailedRun, forget_failure
     from protofed.runs.folder import RunFolder
     from protofed.runs.progress import progress
     from protofed.runs.result import Result
@@ -143,9 +147,17 @@ def resume_command(
 
     if kind := kind_of(folder):
         refuse_several()
-        play_study(kind.open(folder), folder, jobs, quiet, as_json)
+        study = kind.open(folder)
+        for task in study.tasks(folder) if retry_failed else []:
+            forget_failure(task.folder)
+        play_study(study, folder, jobs, quiet, as_json)
         return
     opened = RunFolder.open(folder)
+    if retry_failed:
+        forget_failure(folder)
+    if (failed := FailedRun.read(folder)) is not None:
+        print(f"{folder} has failed: {failed}; play it again with --retry-failed", file=sys.stderr)
+        raise typer.Exit(1)
     if jobs is not None:
         raise UserError("--jobs", jobs, "a single run has no others beside it")
     if opened.result.exists():

@@ -371,7 +371,4 @@ def _check_finite(members: Sequence[int], losses: Losses, means: Tensor, clock: 
         steps = values[taken]
         bad = (~steps.isfinite()).nonzero()
         if len(bad):
-            raise DivergedError(
-                f"the loss of client {member} became {float(steps[bad[0]])} in round {clock.round + 1}, "
-                f"step {int(bad[0]) + 1}; a smaller --lr may help"
-            )
+            raise DivergedError.at(member, clock.round + 1, int(bad[0]) + 1, float(steps[bad[0]]))

@@ -220,6 +220,7 @@ class Method(ABC):
         up: what a client sends, in words.
         down: what the server sends, in words.
         score: the model/test/rule accuracy that its paper reports.
+        advice: what may help where a loss is no longer finite.
         keeps_previous: whether a client keeps the model of its last turn for the loss, as `Turn.previous`.
         prepares: whether a client looks at its data before it trains; see `prepare`.
         clip: the largest norm of a client's gradient; None for no limit.
@@ -252,6 +253,7 @@ class Method(ABC):
     up: ClassVar[str] = ""
     down: ClassVar[str] = ""
     score: ClassVar[str] = "own/own/head"
+    advice: ClassVar[str] = "a smaller --lr may help"
 
     keeps_previous: ClassVar[bool] = False
     prepares: ClassVar[bool] = False

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from protofed.report.terminal import model_of, size
 from protofed.studies.choose_k import Choice
-from protofed.studies.comparison import Comparison, Spread
+from protofed.studies.comparison import Comparison, MethodRow, Spread
 from protofed.studies.reproduced import Reproduction
 from protofed.studies.sweeps import Sweep
 
@@ -40,20 +40,25 @@ def comparison_table(comparison: Comparison) -> Table:
     found = [name for row in comparison.rows for name in row.accuracy]
     names = [name for name in COLUMNS if name in found]
     names += dict.fromkeys(name for name in found if "/novel/" in name)
-    first = comparison.results[0]
-    seeds = len(comparison.rows[0].rounds)
+    seeds = comparison.rows[0].seeds
+    about = "no run came to its end"
+    if comparison.results:
+        first = comparison.results[0]
+        about = f"{first.dataset}, {first.split}, {first.clients} clients, {model_of(first)}"
     promised = [f"\n{row.method}: {row.guarantee}" for row in comparison.rows if row.guarantee]
     table = Table(
-        title=f"{first.dataset}, {first.split}, {first.clients} clients, {model_of(first)}; {seeds} seeds, last round",
+        title=f"{about}; {seeds} seeds, last round",
         caption="accuracy in %, mean ± sample std; * diagnostic: nearest own class mean" + "".join(promised),
         box=SIMPLE_HEAD,
     )
-    titles = ["method", *names, "up a round", "down a round", "seconds"]
+    ended = ["runs"] if comparison.failures else []
+    titles = ["method", *names, "up a round", "down a round", "seconds", *ended]
     lines = [titles]
     for row in comparison.rows:
         cells = [_cell(row.accuracy.get(name), name in row.diagnostic) for name in names]
-        up, down = size(row.bytes_up_per_round.mean), size(row.bytes_down_per_round.mean)
-        lines.append([row.method, *cells, up, down, f"{row.seconds.mean:.1f}"])
+        spent = [size(row.bytes_up_per_round.mean), size(row.bytes_down_per_round.mean), f"{row.seconds.mean:.1f}"]
+        spent = spent if row.rounds else ["–"] * len(spent)
+        lines.append([row.method, *cells, *spent, *([_ended(row)] if ended else [])])
     if len(comparison.rows) <= SIDE_BY_SIDE:
         lines = [list(column) for column in zip(*lines, strict=True)]
     for number, title in enumerate(lines[0]):
@@ -70,26 +75,26 @@ def sweep_table(sweep: Sweep) -> Table:
     scores = dict.fromkeys(sweep.score_of(cell) for cell in sweep.cells)
     usual = [name for name in COLUMNS if sweep.score is None and any(name in row.accuracy for row in rows)]
     names = list(dict.fromkeys([*scores, *usual]))
-    first = sweep.results[0]
-    about = {
-        "dataset": first.dataset,
-        "split": first.split,
-        "clients": f"{first.clients} clients",
-        "model": first.model,
-    }
-    common = ", ".join(text for name, text in about.items() if name not in sweep.grid)
+    common = "no run came to its end"
+    if sweep.results:
+        first = sweep.results[0]
+        about = {"dataset": first.dataset, "split": first.split, "clients": f"{first.clients} clients"}
+        about["model"] = first.model
+        common = ", ".join(text for name, text in about.items() if name not in sweep.grid)
     table = Table(
-        title=f"{common}; {len(rows[0].rounds)} seeds, last round".removeprefix("; "),
+        title=f"{common}; {rows[0].seeds} seeds, last round".removeprefix("; "),
         caption="accuracy in %, mean ± sample std; * diagnostic: nearest own class mean",
         box=SIMPLE_HEAD,
     )
     private = ["privacy"] if any(row.guarantee for row in rows) else []
+    private += ["runs"] if sweep.failures else []
     for title in (*sweep.grid, "method", *names, *private):
         table.add_column(title, justify="left" if title == "method" else "right", overflow="fold")
     for cell in sweep.cells:
         setting = [str(cell.setting.get(name, "–")) for name in sweep.grid]
         cells = [_cell(cell.row.accuracy.get(name), name in cell.row.diagnostic) for name in names]
-        table.add_row(*setting, cell.method, *cells, *([cell.row.guarantee or "–"] if private else []))
+        more = {"privacy": cell.row.guarantee or "–", "runs": _ended(cell.row)}
+        table.add_row(*setting, cell.method, *cells, *(more[name] for name in private))
     return table
 
 
@@ -120,6 +125,13 @@ def choice_table(choice: Choice) -> Table:
         accuracy = f"{found.accuracy.mean:.2f}±{found.accuracy.std:.2f}"
         table.add_row(str(found.k), accuracy, cell, style="bold" if found.k == choice.k else None)
     return table
+
+
+def _ended(row: MethodRow) -> str:
+    """How the runs of a row ended; those that failed are in none of its numbers."""
+    if not row.failed:
+        return "ended"
+    return row.failed[0] if len(row.failed) == row.seeds else f"{row.failed[0]}, {len(row.failed)} of {row.seeds}"
 
 
 def _cell(spread: Spread | None, diagnostic: bool) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
@@ -15,6 +15,7 @@ from rich.table import Table
 
 from protofed.errors import UserError
 from protofed.methods import METHODS, method_class
+from protofed.runs.failure import FailedRun
 from protofed.runs.folder import RunFolder, run_folders
 from protofed.runs.progress import seconds_left
 from protofed.studies.kinds import KINDS, kind_of
@@ -43,7 +44,13 @@ class Watched:
     scores: list[float]  # of each round that was evaluated
     accuracy: Mapping[str, float]  # in the last of them
     seconds_left: float | None  # none before the first round
-    ended: bool
+    state: Literal["going on", "stopped", "ended", "failed"]
+    failure: str = ""  # how it failed
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes of it by itself."""
+        return self.state in ("ended", "failed")
 
 
 @dataclass(frozen=True)
@@ -83,8 +90,10 @@ def _run(path: Path, name: str) -> Watched:
     score = method_class(experiment.method).score if experiment.method in METHODS else ""
     if not all(score in accuracy for accuracy in tested):
         score = "own/own/head"
+    failed = FailedRun.read(path)
     ended = folder.result.exists()
-    left = seconds_left(history, experiment) if history else None
+    state: Any = "ended" if ended else "failed" if failed else "going on" if folder.is_played() else "stopped"
+    left = seconds_left(history, experiment) if history and state == "going on" else None
     return Watched(
         name=name,
         rounds=experiment.rounds,
@@ -94,7 +103,8 @@ def _run(path: Path, name: str) -> Watched:
         scores=[accuracy[score] for accuracy in tested if score in accuracy],
         accuracy=tested[-1] if tested else {},
         seconds_left=0.0 if ended else left,
-        ended=ended,
+        state=state,
+        failure=failed.short if failed else "",
     )
 
 
@@ -113,7 +123,8 @@ def table(view: View) -> Table:
     for run in going if len(view.runs) > MOST else view.runs:
         loss = f"{run.losses[-1]:.3f}" if run.losses else ""
         score = f"{run.scores[-1]:.1f}" if run.scores else ""
-        left = "ended" if run.ended else "" if run.seconds_left is None else f"{run.seconds_left:.0f} s"
+        left = run.failure or run.state if run.state != "going on" else ""
+        left = left or ("" if run.seconds_left is None else f"{run.seconds_left:.0f} s")
         cells = (f"{run.done}/{run.rounds}", loss, curve(run.losses), run.score, score, curve(run.scores), left)
         made.add_row(escape(run.name), *cells)
     return made
@@ -200,7 +211,8 @@ async function update() {
       cell(row, run.losses.length ? run.losses.at(-1).toFixed(3) : "", "number"); curve(row, run.losses);
       cell(row, run.score); cell(row, run.scores.length ? run.scores.at(-1).toFixed(1) : "", "number");
       curve(row, run.scores);
-      cell(row, run.ended ? "ended" : run.seconds_left === null ? "" : `${run.seconds_left.toFixed(0)} s`, "number");
+      const left = run.seconds_left === null ? "" : `${run.seconds_left.toFixed(0)} s`;
+      cell(row, run.state === "going on" ? left : run.failure || run.state, "number");
     }
     body.id = "runs"; document.getElementById("runs").replaceWith(body);
     document.getElementById("title").textContent = view.title;

@@ -72,6 +72,15 @@ class RunFolder:
             self._claim = claim
         return self
 
+    def is_played(self) -> bool:
+        """Whether a process is playing it; where files have no locks, that is assumed."""
+        with (self.path / "config.yaml").open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return True
+        return False
+
     def __enter__(self) -> RunFolder:
         self.checkpoint.__enter__()
         return self.claim()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from protofed.experiment import Experiment
+from protofed.runs.failure import FailedRun
 from protofed.runs.result import Result
 from protofed.server.round import Round
 
@@ -51,6 +52,9 @@ class Progress:
     def finish(self, result: Result, setting: str = "") -> None:
         """One of several runs is over, or was already."""
 
+    def fail(self, failed: FailedRun) -> None:
+        """One of several runs has failed, or had already."""
+
     def end(self) -> None:
         """Everything is over."""
 
@@ -92,6 +96,12 @@ class Lines(Progress):
         self.finished += 1
         score = f"{result.score} {result.accuracy[result.score].last:.1f} %"
         _say(f"{self._numbered(name)}: {score} after {result.rounds} rounds{self._left()}")
+
+    def fail(self, failed: FailedRun) -> None:
+        """What happened to the run."""
+        self.played += failed.name in self.numbers
+        self.finished += 1
+        _say(f"{self._numbered(failed.name)}: {failed.short}: {failed.reason}{self._left()}")
 
     def _left(self) -> str:
         """How long all runs may take, if it is worth a word."""
@@ -142,7 +152,15 @@ class Bar(Progress):
 
     def finish(self, result: Result, setting: str = "") -> None:
         """One bar less, one run more."""
-        task, _ = self.running.pop(label(result.method, result.seed, setting), (None, 0.0))
+        self._over(label(result.method, result.seed, setting))
+
+    def fail(self, failed: FailedRun) -> None:
+        """The same, and what happened."""
+        self.bar.console.print(f"{failed.name}: {failed.short}: {failed.reason}", highlight=False)
+        self._over(failed.name)
+
+    def _over(self, name: str) -> None:
+        task, _ = self.running.pop(name, (None, 0.0))
         if task is not None:
             self.bar.remove_task(task)
         self.finished += 1

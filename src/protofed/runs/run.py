@@ -17,6 +17,7 @@ from protofed.data.federation import Federation
 from protofed.engines.base import Outcome
 from protofed.engines.client_group import Group
 from protofed.engines.distributed import ALONE, Ranks
+from protofed.errors import LostError, UserError
 from protofed.evaluation.accuracy import Evaluation
 from protofed.evaluation.backdoor import backdoor_rate
 from protofed.evaluation.snapshot import Snapshot, take_snapshot
@@ -30,6 +31,7 @@ from protofed.models import ModelSpec, parameter_count
 from protofed.prototypes.describe import counted, describe
 from protofed.runs.checkpoint import ServerState
 from protofed.runs.clients import Clients, LocalClients
+from protofed.runs.failure import FailedRun
 from protofed.runs.folder import RunFolder
 from protofed.runs.process import process_settings
 from protofed.runs.progress import Progress, Standing, seconds_left, told_score
@@ -73,7 +75,8 @@ class Run:
             while not (stop or self.over()):
                 with profiled_round():
                     late = self._awaits_test()
-                    played = self.play_round()
+                    with self._failure(folder):
+                        played = self.play_round()
                     if late and folder is not None:
                         folder.keep_rounds(self.history[:-1])  # the last of which has been tested now
                     stop = any(self.ranks.exchange(interrupted()))
@@ -87,6 +90,18 @@ class Run:
             if stop or interrupted():
                 raise Interrupted(f"stopped after round {len(self.history)} of {self.experiment.rounds}")
         return self.result(folder)
+
+    @contextmanager
+    def _failure(self, folder: RunFolder | None) -> Iterator[None]:
+        """Write why a run fails into its folder; it can be played again from its last checkpoint."""
+        try:
+            yield
+        except (Interrupted, UserError, LostError):
+            raise
+        except Exception as error:
+            if folder is not None:
+                FailedRun.of(self.experiment, error, len(self.history)).write(folder.path)
+            raise
 
     def _write_round(self, folder: RunFolder, played: Round, stop: bool) -> None:
         folder.append_round(played)

@@ -18,11 +18,12 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from protofed.errors import UserError
+from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment
 from protofed.methods import method_class, method_names, parameters
 from protofed.prototypes import kmeans
 from protofed.randomness import key
+from protofed.runs.failure import FailedRun
 from protofed.runs.folder import RunFolder
 from protofed.runs.process import process_settings
 from protofed.runs.result import Result
@@ -31,6 +32,7 @@ from protofed.studies.comparison import Spread
 from protofed.studies.grid import GridStudy
 from protofed.studies.study import SEEDS
 from protofed.studies.sweeps import Sweep, swept
+from protofed.studies.workers import Ending
 
 SCORE = "own/val/nearest"
 
@@ -62,6 +64,16 @@ class Choice:
     silhouette_k: int | None  # none if no class is large enough
     candidates: list[Candidate]
     sweep: Sweep = field(repr=False)  # over K
+
+    @property
+    def results(self) -> Sequence[Result]:
+        """The runs that came to their end."""
+        return self.sweep.results
+
+    @property
+    def failures(self) -> Sequence[FailedRun]:
+        """The runs that did not."""
+        return self.sweep.failures
 
     def notes(self) -> list[str]:
         """The choice in words: a sentence for each criterion, and a warning."""
@@ -111,18 +123,23 @@ class ChoiceStudy(GridStudy[Choice]):
             raise UserError("--val-fraction", 0.0, "K is chosen on training data that is held out")
         return cls([experiment.method], experiment, seeds, jobs, {"k": range(1, largest + 1)}, SCORE)
 
-    def assemble(self, results: Sequence[Result], folder: Path | None) -> Choice:
-        """Which K it should be, by the accuracies of the sweep and by the features of its runs with K = 1."""
-        sweep = swept(self, results, folder)
-        accuracy = {cell.setting["k"]: cell.row.accuracy[SCORE] for cell in sweep.cells}
-        single = [run for run in results if run.params["k"] == 1]
+    def assemble(self, endings: Sequence[Ending], folder: Path | None) -> Choice:
+        """Which K it should be, by the accuracies of the sweep and by the features of its runs with K = 1.
+
+        A K of which a run failed is not compared with others.
+        """
+        sweep = swept(self, endings, folder)
+        accuracy = {cell.setting["k"]: cell.row.accuracy[SCORE] for cell in sweep.cells if not cell.row.failed}
+        if len(accuracy) < 2:
+            raise LostError(f"of two K at least all runs must end: {'; '.join(map(str, sweep.failures))}")
+        single = [run for run in sweep.results if run.params["k"] == 1]
         found = [silhouettes(run, max(accuracy)) for run in single]
         known = {k: [of[k] for of in found if k in of] for k in accuracy}
         silhouette = {k: Spread.of(values) for k, values in known.items() if values}
         k, next_k, lead = best_of(accuracy)
         return Choice(
-            method=single[0].method,
-            dataset=single[0].dataset,
+            method=sweep.results[0].method,
+            dataset=sweep.results[0].dataset,
             k=k,
             next_k=next_k,
             lead=lead,

@@ -9,12 +9,15 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from protofed.runs.failure import FailedRun, score_of
 from protofed.runs.result import Result
 from protofed.studies.grid import GridStudy
+from protofed.studies.significance import against_best
+from protofed.studies.workers import Ending
 
 __all__ = ["Comparison", "MethodRow", "Spread"]
 
@@ -58,6 +61,7 @@ class MethodRow:
         bytes_down_per_round: bytes from the server to all clients.
         seconds: how long a run took.
         guarantee: of privacy, where it is promised: that of the seed which spent most.
+        failed: how the seeds ended that are in none of these numbers, such as `diverged (round 2)`.
 
     Example:
         >>> from protofed.studies.comparison import MethodRow, Spread
@@ -76,6 +80,12 @@ class MethodRow:
     bytes_down_per_round: Spread
     seconds: Spread
     guarantee: str | None = None
+    failed: list[str] = field(default_factory=list)
+
+    @property
+    def seeds(self) -> int:
+        """Count the runs, those that failed too."""
+        return len(self.rounds) + len(self.failed)
 
 
 @dataclass(frozen=True)
@@ -83,9 +93,10 @@ class Comparison:
     """Record the runs of several methods with several seeds, and a row for each method.
 
     Args:
-        results: the result of every run, method by method.
+        results: the result of every run that came to its end, method by method.
         rows: one for each method.
         folder: where the comparison is on disk; None for one in memory.
+        failures: the runs that did not come to their end.
 
     Example:
         >>> from pathlib import Path
@@ -104,14 +115,16 @@ class Comparison:
     results: list[Result]
     rows: list[MethodRow]
     folder: str | None = None
+    failures: list[FailedRun] = field(default_factory=list)
 
     def notes(self) -> list[str]:
         """List what makes the methods unequal: rounds, bytes and budgets."""
         notes = []
-        rounds = {row.method: sorted(set(row.rounds)) for row in self.rows}
+        finished = [row for row in self.rows if row.rounds]
+        rounds = {row.method: sorted(set(row.rounds)) for row in finished}
         if len({tuple(found) for found in rounds.values()}) > 1:
             notes.append("methods differ in rounds: " + ", ".join(f"{name} {found}" for name, found in rounds.items()))
-        traffic = {row.method: row.bytes_up_per_round.mean + row.bytes_down_per_round.mean for row in self.rows}
+        traffic = {row.method: row.bytes_up_per_round.mean + row.bytes_down_per_round.mean for row in finished}
         if len(set(traffic.values())) > 1:
             least, most = min(traffic, key=traffic.__getitem__), max(traffic, key=traffic.__getitem__)
             spread = f"{least} ({traffic[least]:,.0f}) to {most} ({traffic[most]:,.0f})"
@@ -126,7 +139,25 @@ class Comparison:
         """Return the text of compare.json."""
         rows = [dataclasses.asdict(row) for row in self.rows]
         runs = [{"method": r.method, "seed": r.seed, "folder": r.folder} for r in self.results]
-        return json.dumps({"rows": rows, "notes": self.notes(), "runs": runs}, indent=2) + "\n"
+        failures = [dataclasses.asdict(failed) for failed in self.failures]
+        values = {"rows": rows, "notes": self.notes(), "tests": self.tests(), "runs": runs, "failures": failures}
+        return json.dumps(values, indent=2) + "\n"
+
+    def tests(self) -> list[dict[str, Any]]:
+        """Test the method with the highest mean of each accuracy against the others, paired over seeds.
+
+        Diagnostics are not compared. `p_holm` is corrected for all methods that are compared with the best.
+        """
+        found = []
+        for score in dict.fromkeys(name for row in self.rows for name in row.accuracy if name not in row.diagnostic):
+            lines: dict[str, dict[int, float]] = {}
+            for run in self.results:
+                if score in run.accuracy and not run.accuracy[score].diagnostic:
+                    lines.setdefault(run.method, {})[run.seed] = run.accuracy[score].last
+            best, tests = against_best(lines)
+            for other, test in tests.items():
+                found.append({"score": score, "best": best, "other": other, **dataclasses.asdict(test)})
+        return found
 
     def to_csv(self) -> str:
         """Return the text of compare.csv: one line per method and quantity."""
@@ -139,13 +170,21 @@ class Comparison:
                 "bytes_down_per_round": row.bytes_down_per_round,
                 "seconds": row.seconds,
             }
-            for name, spread in (row.accuracy | other).items():
+            for name, spread in (row.accuracy | other if row.rounds else {}).items():
                 writer.writerow([row.method, name, spread.mean, spread.std, len(spread.values)])
+            if row.failed:
+                writer.writerow([row.method, "failed", len(row.failed), 0, row.seeds])
         return text.getvalue()
 
     def files(self) -> dict[str, str]:
         """What is written into its folder."""
-        return {"compare.json": self.to_json(), "compare.csv": self.to_csv()}
+        text = io.StringIO()
+        tests = self.tests()
+        if tests:
+            writer = csv.DictWriter(text, list(tests[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(tests)
+        return {"compare.json": self.to_json(), "compare.csv": self.to_csv(), "tests.csv": text.getvalue()}
 
 
 @dataclass(frozen=True)
@@ -157,18 +196,31 @@ class ComparisonStudy(GridStudy[Comparison]):
     reported: ClassVar = True
     form: ClassVar = {name: kind for name, kind in GridStudy.form.items() if name not in ("grid", "score")}
 
-    def assemble(self, results: Sequence[Result], folder: Path | None) -> Comparison:
+    def assemble(self, endings: Sequence[Ending], folder: Path | None) -> Comparison:
         """A row a method."""
-        return Comparison(list(results), rows_of(results), None if folder is None else str(folder))
+        results, failures = parted(endings)
+        return Comparison(results, rows_of(endings), None if folder is None else str(folder), failures)
 
 
-def rows_of(results: Sequence[Result]) -> list[MethodRow]:
-    """A row for each method that the runs are of."""
-    by_method: dict[str, list[Result]] = {}
-    for result in results:
-        by_method.setdefault(result.method, []).append(result)
+def parted(endings: Sequence[Ending]) -> tuple[list[Result], list[FailedRun]]:
+    """The runs that came to their end, and those that did not."""
+    results = [ending for ending in endings if isinstance(ending, Result)]
+    return results, [ending for ending in endings if isinstance(ending, FailedRun)]
+
+
+def rows_of(endings: Sequence[Ending]) -> list[MethodRow]:
+    """A row for each method that the runs are of; runs that failed are in none of its numbers."""
+    by_method: dict[str, list[Ending]] = {}
+    for ending in endings:
+        by_method.setdefault(ending.method, []).append(ending)
     rows = []
-    for method, runs in by_method.items():
+    for method, some in by_method.items():
+        runs, failures = parted(some)
+        failed = [one.short for one in failures]
+        if not runs:
+            none = Spread(0.0, 0.0, [])
+            rows.append(MethodRow(method, score_of(method), [], {}, [], none, none, none, failed=failed))
+            continue
         names = runs[0].accuracy
         rows.append(
             MethodRow(
@@ -181,6 +233,7 @@ def rows_of(results: Sequence[Result]) -> list[MethodRow]:
                 bytes_down_per_round=Spread.of([run.bytes_down / run.rounds for run in runs]),
                 seconds=Spread.of([run.seconds for run in runs]),
                 guarantee=max(runs, key=lambda run: math.inf if run.epsilon is None else run.epsilon).guarantee,
+                failed=failed,
             )
         )
     return rows

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from protofed.prototypes import distance
+from protofed.runs.failure import FailedRun
 from protofed.runs.folder import RunFolder
 from protofed.runs.process import process_settings
 from protofed.runs.result import Accuracy, Result
@@ -94,6 +95,8 @@ class Reproduction:
     rows: list[ReproducedCell]
     costs: dict[str, Cost]  # of each trial
     encoders: list[str]  # those that the runs used, in words
+    results: list[Result] = field(default_factory=list)
+    failures: list[FailedRun] = field(default_factory=list)
 
     @classmethod
     def of(

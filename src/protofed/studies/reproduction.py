@@ -22,11 +22,11 @@ from protofed.internal.yaml_files import read_yaml
 from protofed.methods import build_method
 from protofed.models.encoder import Encoder
 from protofed.runs.folder import RunFolder
-from protofed.runs.result import Result
+from protofed.studies.comparison import parted
 from protofed.studies.papers import EACH_ROUND, PaperCell, Target, Trial, chosen, find_target, needs_file
 from protofed.studies.reproduced import ROUNDS_TO, Reproduction
 from protofed.studies.study import SEEDS, Study, check_seeds
-from protofed.studies.workers import Task, share_cores
+from protofed.studies.workers import Ending, Task, share_cores
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,19 @@ class ReproductionStudy(Study[Reproduction]):
             raise UserError("--out", str(folder), why)
         return begun
 
-    def assemble(self, results: Sequence[Result], folder: Path | None) -> Reproduction:  # noqa: ARG002
-        """The table with our numbers."""
-        rest = iter(results)
-        by_trial = {trial.name: list(itertools.islice(rest, self.seeds)) for trial in self.trials()}
-        return Reproduction.of(self.table, self.again(), self.seeds, by_trial, self.missing)
+    def assemble(self, endings: Sequence[Ending], folder: Path | None) -> Reproduction:  # noqa: ARG002
+        """The table with our numbers; a cell of which a run failed says so and has none."""
+        rest, missing = iter(endings), dict(self.missing)
+        by_trial = {}
+        for trial in self.trials():
+            results, failures = parted(list(itertools.islice(rest, self.seeds)))
+            if failures:
+                missing[trial.name] = f"{failures[0].short}, {len(failures)} of {self.seeds} seeds"
+            else:
+                by_trial[trial.name] = results
+        results, failures = parted(endings)
+        found = Reproduction.of(self.table, self.again(), self.seeds, by_trial, missing)
+        return dataclasses.replace(found, results=results, failures=failures)
 
     def again(self, folder: Path | None = None) -> str:  # noqa: ARG002
         """The command that a reader types to get the same: folders and files are theirs to name."""

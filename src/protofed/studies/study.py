@@ -10,11 +10,12 @@ from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
 from protofed.errors import UserError
 from protofed.internal.atomic_files import write_text
+from protofed.runs.failure import FailedRun
 from protofed.runs.folder import make_folder
 from protofed.runs.progress import Progress
 from protofed.runs.result import Result
 from protofed.runs.setup import prepare
-from protofed.studies.workers import Task, play_all
+from protofed.studies.workers import Ending, Task, play_all
 
 SEEDS = 3
 """How many seeds a study has unless told otherwise: what a spread needs at least."""
@@ -26,6 +27,14 @@ class Finding(Protocol):
 
     def to_json(self) -> str:
         """The text of the file that ends the study."""
+
+    @property
+    def results(self) -> Sequence[Result]:
+        """The runs that came to their end."""
+
+    @property
+    def failures(self) -> Sequence[FailedRun]:
+        """The runs that did not."""
 
     def notes(self) -> list[str]:
         """What a reader of the numbers has to know, a sentence each."""
@@ -87,8 +96,8 @@ class Study(ABC, Generic[FindingT]):
         """
 
     @abstractmethod
-    def assemble(self, results: Sequence[Result], folder: Path | None) -> FindingT:
-        """What the results of all tasks come to, in their order."""
+    def assemble(self, endings: Sequence[Ending], folder: Path | None) -> FindingT:
+        """What all tasks come to, in their order."""
 
     def again(self, folder: Path) -> str:
         """The command that a reader of the folder types to get the same."""
@@ -127,8 +136,8 @@ class Study(ABC, Generic[FindingT]):
         Returns:
             What came out; its files are in the folder.
         """
-        results = play_all(self.tasks(folder), progress, self.jobs if jobs is None else jobs)
-        outcome = self.assemble(results, folder)
+        endings = play_all(self.tasks(folder), progress, self.jobs if jobs is None else jobs)
+        outcome = self.assemble(endings, folder)
         if folder is not None:
             for name, text in outcome.files().items():
                 write_text(folder / name, text)

@@ -7,16 +7,18 @@ import dataclasses
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from protofed.errors import UserError
 from protofed.evaluation import accuracy as evaluation
 from protofed.experiment import Experiment
+from protofed.runs.failure import FailedRun
 from protofed.runs.result import Result
-from protofed.studies.comparison import MethodRow, rows_of
+from protofed.studies.comparison import MethodRow, parted, rows_of
 from protofed.studies.grid import Grid, GridStudy, Setting, text_of
+from protofed.studies.workers import Ending
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Sweep:
     cells: list[SweepCell]
     results: list[Result]
     folder: str | None = None
+    failures: list[FailedRun] = field(default_factory=list)
 
     def score_of(self, cell: SweepCell) -> str:
         """The accuracy that counts: the one asked for, or what the method's paper reports."""
@@ -50,7 +53,7 @@ class Sweep:
         """What a reader of the table should know."""
         notes = []
         for cell in {cell.method: cell for cell in self.cells}.values():
-            if self.score_of(cell) not in cell.row.accuracy:
+            if cell.row.rounds and self.score_of(cell) not in cell.row.accuracy:
                 notes.append(f"{cell.method} has no {self.score}, only {', '.join(cell.row.accuracy)}")
         for limit in ("time budget", "privacy budget"):
             early = sum(run.stopped == limit for run in self.results)
@@ -63,6 +66,7 @@ class Sweep:
         cells = [{"setting": cell.setting, **dataclasses.asdict(cell.row)} for cell in self.cells]
         runs = [{"method": r.method, "seed": r.seed, "folder": r.folder} for r in self.results]
         values = {"grid": self.grid, "score": self.score, "cells": cells, "notes": self.notes(), "runs": runs}
+        values["failures"] = [dataclasses.asdict(failed) for failed in self.failures]
         return json.dumps(values, indent=2) + "\n"
 
     def to_csv(self) -> str:
@@ -74,6 +78,8 @@ class Sweep:
             values = [cell.setting.get(name, "") for name in self.grid]
             for name, spread in cell.row.accuracy.items():
                 writer.writerow([*values, cell.method, name, spread.mean, spread.std, len(spread.values)])
+            if cell.row.failed:
+                writer.writerow([*values, cell.method, "failed", len(cell.row.failed), 0, cell.row.seeds])
         return text.getvalue()
 
     def files(self) -> dict[str, str]:
@@ -98,20 +104,22 @@ class SweepStudy(GridStudy[Sweep]):
             parts = "own or global / own, all, domain, val or novel / head, nearest, nearest-own or N-way-K-shot"
             raise UserError("--score", self.score, f"write model/test/rule, such as own/all/nearest: {parts}")
 
-    def assemble(self, results: Sequence[Result], folder: Path | None) -> Sweep:
+    def assemble(self, endings: Sequence[Ending], folder: Path | None) -> Sweep:
         """A cell for each setting and method."""
-        return swept(self, results, folder)
+        return swept(self, endings, folder)
 
 
-def swept(study: GridStudy[Any], results: Sequence[Result], folder: Path | None) -> Sweep:
+def swept(study: GridStudy[Any], endings: Sequence[Ending], folder: Path | None) -> Sweep:
     """What the runs of a study over a grid came to."""
-    cells: dict[tuple[str, str], tuple[Setting, list[Result]]] = {}
-    for (setting, _), result in zip(study.runs, results, strict=True):
-        cells.setdefault((text_of(setting), result.method), (setting, []))[1].append(result)
+    cells: dict[tuple[str, str], tuple[Setting, list[Ending]]] = {}
+    for (setting, _), ending in zip(study.runs, endings, strict=True):
+        cells.setdefault((text_of(setting), ending.method), (setting, []))[1].append(ending)
+    results, failures = parted(endings)
     return Sweep(
         study.grid,
         study.score,
         [SweepCell(setting, *rows_of(runs)) for setting, runs in cells.values()],
-        list(results),
+        results,
         None if folder is None else str(folder),
+        failures,
     )

@@ -22,9 +22,10 @@ from typing import IO, NamedTuple
 
 import torch
 
-from protofed.errors import DivergedError, Failure, LostError, UserError
+from protofed.errors import DivergedError, Failure, UserError
 from protofed.experiment import Experiment
 from protofed.methods import method_class
+from protofed.runs.failure import FailedRun
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress, Relay, Standing, label
 from protofed.runs.result import Result
@@ -52,7 +53,9 @@ class Task(NamedTuple):
         return replace(standing, setting=self.setting)
 
 
-Play = Callable[[Task], Result]
+Ending = Result | FailedRun
+"""How a run ended."""
+Play = Callable[[Task], Ending]
 
 
 class WorkerDied(RuntimeError):
@@ -82,8 +85,8 @@ def share_cores(experiment: Experiment, runs: int, jobs: int | None) -> Experime
     return replace(experiment, threads=experiment.threads or max(1, cores() // together))
 
 
-def play_all(tasks: Sequence[Task], progress: Progress, jobs: int | None = None) -> list[Result]:
-    """The result of every run, in their order; those that have a folder already are taken from it or continued."""
+def play_all(tasks: Sequence[Task], progress: Progress, jobs: int | None = None) -> list[Ending]:
+    """How every run ended, in their order; those that have a folder already are taken from it or continued."""
     return Team(tasks, progress).play(at_once(jobs, tasks[0].experiment, len(tasks)))
 
 
@@ -92,14 +95,16 @@ def run_name(experiment: Experiment) -> str:
     return f"{method_class(experiment.method).name}-seed{experiment.seed}"
 
 
-def prepare(experiment: Experiment, path: Path | None) -> Callable[[Progress], Result]:
-    """What plays a run: from its beginning, from where its folder stands, or not at all if that is complete."""
+def prepare(experiment: Experiment, path: Path | None) -> Callable[[Progress], Ending]:
+    """What plays a run: from its beginning, from where its folder stands, or not at all if that has ended."""
     let_go()
     if path is None:
         return partial(new_run(experiment).play, None)
     if (path / "result.json").exists():
         result = Result.read(path)
         return lambda _: result
+    if (failed := FailedRun.read(path)) is not None:
+        return lambda _: failed
     if path.exists():
         opened = RunFolder.open(path).claim()
         run = new_run(opened.experiment())
@@ -107,6 +112,25 @@ def prepare(experiment: Experiment, path: Path | None) -> Callable[[Progress], R
         return partial(run.play, opened)
     run = new_run(experiment)
     return partial(run.play, RunFolder.create(path, run.experiment))
+
+
+def play_one(task: Task, progress: Progress) -> Ending:
+    """A run to one of its endings; what a user or wrong input stops is raised."""
+    try:
+        return prepare(task.experiment, task.folder)(progress)
+    except (Interrupted, UserError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        if not isinstance(error, DivergedError):
+            traceback.print_exc()
+        return failed_at(task, (task.folder and FailedRun.read(task.folder)) or FailedRun.of(task.experiment, error))
+
+
+def failed_at(task: Task, failed: FailedRun) -> FailedRun:
+    """A failure with all that its task knows, kept in the run's folder."""
+    if task.folder is not None:
+        failed.write(task.folder)
+    return replace(failed, setting=task.setting, folder=None if task.folder is None else str(task.folder))
 
 
 def let_go() -> None:
@@ -122,14 +146,15 @@ class Team:
     def __init__(self, tasks: Sequence[Task], progress: Progress) -> None:
         self.progress = progress
         self.waiting = deque(enumerate(tasks))
-        self.results: dict[int, Result] = {}
+        self.endings: dict[int, Ending] = {}
         self.workers: list[Worker] = []
         self.attendants: list[Future[None]] = []
         self.decided = Event()
+        self.ending = False  # workers are told to end
         self.lock = RLock()
 
-    def play(self, jobs: int) -> list[Result]:
-        """Play all runs; when one fails or Ctrl-C is pressed, no process is left behind."""
+    def play(self, jobs: int) -> list[Ending]:
+        """Play all runs, those that fail too; when Ctrl-C is pressed, no process is left behind."""
         with ThreadPoolExecutor(jobs) as threads:
             try:
                 for _ in range(jobs - 1):
@@ -144,52 +169,70 @@ class Team:
                 raise
             finally:
                 self._end(signal.SIGKILL)
-        return [result for _, result in sorted(self.results.items())]
+        return [ending for _, ending in sorted(self.endings.items())]
 
-    def _take_runs(self, play: Play) -> None:
-        while True:
+    def _take_runs(self, play: Play, able: Callable[[], bool] = lambda: True) -> None:
+        while able():
             try:
                 number, task = self.waiting.popleft()
             except IndexError:
                 self.decided.set()
                 return
-            result = play(task)
+            ending = play(task)
             with self.lock:
-                self.results[number] = result
-                self.progress.finish(result, task.setting)
+                self.endings[number] = ending
+                if isinstance(ending, Result):
+                    self.progress.finish(ending, task.setting)
+                else:
+                    self.progress.fail(ending)
 
-    def _play_here(self, task: Task) -> Result:
-        play = prepare(task.experiment, task.folder)
+    def _play_here(self, task: Task) -> Ending:
         try:
-            return play(Relay(lambda standing: self._tell_and_check(task.named(standing))))
+            return play_one(task, Relay(lambda standing: self._tell_and_check(task.named(standing))))
         except KeyboardInterrupt:  # a second Ctrl-C, or the first one where there is no folder to go on from
             self._end(signal.SIGKILL)
             raise
 
     def _attend(self) -> None:
-        """Start a worker, if that pays, and give it runs; a thread, since the worker has to be listened to."""
+        """Start a worker, if that pays, and give it runs; a thread, since the worker has to be listened to.
+
+        One that dies takes its run with it, and is replaced.
+        """
         self.decided.wait(START_UP)
-        with self.lock:
-            if not self.waiting:
+        while True:
+            with self.lock:
+                if not self.waiting:
+                    return
+                worker = Worker()
+                self.workers.append(worker)
+            with worker.process:
+                try:
+                    worker.begin()
+                    self._take_runs(partial(self._play_there, worker), partial(_lives, worker))
+                except WorkerDied:
+                    if worker.ready or self.waiting:  # otherwise it was ended because it came too late
+                        raise
+                finally:
+                    worker.process.kill()
+            if not worker.died:
                 return
-            worker = Worker()
-            self.workers.append(worker)
-        with worker.process:
-            try:
-                worker.begin()
-                self._take_runs(lambda task: worker.play(task, self._tell))
-            except WorkerDied:
-                if worker.ready or self.waiting:  # otherwise it was ended because it came too late
-                    raise
-            finally:
-                worker.process.kill()
+
+    def _play_there(self, worker: Worker, task: Task) -> Ending:
+        try:
+            return worker.play(task, self._tell)
+        except WorkerDied as error:
+            if self.ending:  # it was told to
+                raise
+            worker.died = True
+            failed = FailedRun(method_class(task.experiment.method).name, task.experiment.seed, "died", str(error))
+            return failed_at(task, replace(failed, advice="fewer runs at a time (--jobs) need less memory"))
 
     def _tell(self, standing: Standing) -> None:
         with self.lock:
             self.progress.tell(standing)
 
     def _tell_and_check(self, standing: Standing) -> None:
-        """While much is left, workers pay; when the run of one has failed, the one here ends with the same error."""
+        """While much is left, workers pay; when one was stopped, the run here ends with the same error."""
         self._tell(standing)
         if standing.seconds_left * len(self.waiting) > START_UP:
             self.decided.set()
@@ -200,6 +243,7 @@ class Team:
     def _end(self, working: signal.Signals | None) -> None:
         """No more runs: workers get a signal, those that are still starting are not needed."""
         with self.lock:
+            self.ending = self.ending or working is not None
             self.waiting.clear()
             self.decided.set()
             for worker in self.workers:
@@ -222,27 +266,27 @@ class Worker:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             process_group=0,  # Ctrl-C reaches this process alone, which tells its workers
         )
-        self.ready = False
+        self.ready = self.died = False
 
     def begin(self) -> None:
         """Wait until it is ready."""
         self._receive("a worker process")
         self.ready = True
 
-    def play(self, task: Task, tell: Callable[[Standing], None]) -> Result:
-        """Have it play a run; what goes wrong there is raised here."""
+    def play(self, task: Task, tell: Callable[[Standing], None]) -> Ending:
+        """Have it play a run; what stops it there is raised here."""
         experiment = task.experiment
         name = f"the process of {label(method_class(experiment.method).name, experiment.seed, task.setting)}"
         with suppress(BrokenPipeError):  # it died; the next line says so
-            _send((experiment, task.folder), self.process.stdin)
+            _send(task, self.process.stdin)
         while True:
             match self._receive(name):
                 case Standing() as standing:
                     tell(task.named(standing))
                 case Failure() as failure:
                     raise failure.error()
-                case Result() as result:
-                    return result
+                case (Result() | FailedRun()) as ending:
+                    return ending
 
     def _receive(self, name: str) -> object:
         assert self.process.stdout is not None
@@ -254,31 +298,31 @@ class Worker:
             raise WorkerDied(f"{name} {how}") from None
 
 
+def _lives(worker: Worker) -> bool:
+    return not worker.died
+
+
 def serve() -> None:
     """The whole life of a worker: play the runs that come in on stdin, report on stdout."""
     reports = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a method prints must not get between the reports
     sys.stdout = sys.stderr  # and must not wait in a buffer, for this process is killed at its end
-    tasks: SimpleQueue[tuple[Experiment, Path | None]] = SimpleQueue()
+    tasks: SimpleQueue[Task] = SimpleQueue()
     Thread(target=_listen, args=(tasks,), daemon=True).start()
     with suppress(KeyboardInterrupt):
         _send(None, reports)
         while True:
-            _send(_play(*tasks.get(), Relay(lambda standing: _send(standing, reports))), reports)
+            _send(_play(tasks.get(), Relay(lambda standing: _send(standing, reports))), reports)
 
 
-def _play(experiment: Experiment, path: Path | None, progress: Progress) -> Result | Failure:
+def _play(task: Task, progress: Progress) -> Ending | Failure:
     try:
-        return prepare(experiment, path)(progress)
-    except (Interrupted, UserError, DivergedError, LostError, torch.OutOfMemoryError) as error:
+        return play_one(task, progress)
+    except (Interrupted, UserError) as error:
         return Failure(type(error), str(error))
-    except Exception:
-        return Failure(
-            RuntimeError, f"{experiment.method} seed {experiment.seed}, in a worker:\n{traceback.format_exc()}"
-        )
 
 
-def _listen(tasks: SimpleQueue[tuple[Experiment, Path | None]]) -> None:
+def _listen(tasks: SimpleQueue[Task]) -> None:
     """Take runs in until the other side is gone, and then go at once."""
     while True:
         try:

@@ -15,6 +15,7 @@ from protofed.internal.schema import fits, read_json
 from protofed.internal.yaml_files import read_yaml
 from protofed.methods import METHODS, method_class
 from protofed.report.html.statistics import compared
+from protofed.runs.failure import FailedRun
 from protofed.runs.folder import RunFolder, run_folders
 from protofed.runs.result import Result, guarantee, summarise
 from protofed.server.round import Round
@@ -56,7 +57,7 @@ def gather(folders: Sequence[Path]) -> dict[str, Any]:
     return {
         "commands": [_command(folder) for folder in folders],
         "about": _about(runs),
-        "incomplete": [_incomplete(run) for run in runs if not run["complete"]],
+        "incomplete": [_incomplete(run) for run in runs if not run["complete"]] + _failed_at_once(folders),
         "trust": [text for run in runs if (text := _trust(run))],
         "scores": scores,
         "score": next((run["score"] for run in runs if run["score"] in scores), scores[0] if scores else None),
@@ -97,6 +98,7 @@ def _run(path: Path, name: Path) -> dict[str, Any]:
         "method": method,
         "score": score,
         "complete": (path / "result.json").is_file(),
+        "failed": failed.short if (failed := FailedRun.read(path)) else "",
         "rounds": [played.round for played in rounds],
         "bytes": _running(played.bytes_up + played.bytes_down for played in rounds),
         "seconds": _running(played.seconds for played in rounds),
@@ -231,7 +233,16 @@ def _about(runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _incomplete(run: Mapping[str, Any]) -> str:
+    if run["failed"]:
+        return f"{run['name']}: {run['failed']}; it is in no mean and no test"
     return f"{run['name']} was cut off after round {run['rounds'][-1]} of {run['experiment'].rounds}"
+
+
+def _failed_at_once(folders: Sequence[Path]) -> list[str]:
+    """Runs that failed in their first round, of which there is nothing else to show."""
+    paths = [path for folder in folders for path in run_folders(folder) if not RunFolder.open(path).played()]
+    found = {path: failed for path in paths if (failed := FailedRun.read(path)) is not None}
+    return [f"{path.name}: {failed.short}; it is in no mean and no test" for path, failed in found.items()]
 
 
 def _trust(run: Mapping[str, Any]) -> str:

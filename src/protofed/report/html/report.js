@@ -83,10 +83,10 @@
   const table = () => {
     const rows = data.summary.map((row) => {
       const cell = row.cells[score];
-      if (!cell) return make("tr", {}, make("td", {}, row.label), make("td", { colspan: 6 }, "has no such accuracy"));
+      if (!cell) return make("tr", {}, make("td", {}, row.label), make("td", { colspan: 6 }, row.seeds ? "has no such accuracy" : row.failed[0]));
       const value = `${cell.mean.toFixed(2)}${cell.std === null ? "" : ` ± ${cell.std.toFixed(2)}`}${cell.diagnostic ? " *" : ""}`;
       return make("tr", {}, make("td", {}, row.label), make("td", {}, cell.best ? make("b", {}, value) : value), make("td", {}, cell.worst.toFixed(1)), make("td", {}, cell.spread.toFixed(1)),
-        make("td", {}, number(row.megabytes)), make("td", {}, number(row.seconds)), make("td", { class: "says" }, cell.best ? "best" : cell.says));
+        make("td", {}, number(row.megabytes)), make("td", {}, number(row.seconds)), make("td", { class: "says" }, [cell.best ? "best" : cell.says, row.failed.length ? `${row.failed.length} of ${row.runs} runs: ${row.failed[0]}` : ""].filter(Boolean).join("; ")));
     });
     fill($("#table"), ["", score, "worst client", "spread", "MB", "seconds", "against the best"], rows);
     $("#summary").dataset.drawn = "yes";
@@ -94,7 +94,8 @@
 
   // Seeds of a line by tested round: mean and spread, at the mean of rounds, bytes or seconds.
   const curve = (label, over) => {
-    const runs = data.lines[label].filter((run) => run.curves[score]);
+    const drawn = data.lines[label].filter((run) => run.curves[score]), ended = drawn.filter((run) => run.complete);
+    const runs = ended.length ? ended : drawn;  // runs that failed or were cut off are in no mean
     const found = new Map();
     for (const run of runs) run.tested.forEach((round, n) => {
       const at = run.rounds.indexOf(round), x = over === "rounds" ? round : run[over][at], y = run.curves[score][n];

@@ -2,69 +2,63 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-SURE = 0.05
-"""Below this a difference is called clear."""
+from protofed.experiment import options
+from protofed.studies.significance import against_best
 
 
 def compared(lines: Mapping[str, Sequence[Mapping[str, Any]]], scores: Sequence[str]) -> list[dict[str, Any]]:
-    """A row a line: each accuracy over its seeds, traffic and time."""
-    rows = []
-    for label, runs in lines.items():
-        cells = {}
-        for score in scores:
-            found = {run["experiment"].seed: run["last"][score] for run in runs if score in run["last"]}
-            if found:
-                values = [one.last for one in found.values()]
-                worst = [min(one.per_client) for one in found.values()]
-                fair = [statistics.pstdev(one.per_client) for one in found.values()]
-                cells[score] = {
-                    "mean": statistics.fmean(values),
-                    "std": statistics.stdev(values) if len(values) > 1 else None,
-                    "values": dict(zip(found, values, strict=True)),
-                    "worst": statistics.fmean(worst),
-                    "spread": statistics.fmean(fair),
-                    "diagnostic": next(iter(found.values())).diagnostic,
-                }
-        rows.append(
-            {
-                "label": label,
-                "seeds": len(runs),
-                "score": runs[0]["score"],
-                "cells": cells,
-                "megabytes": statistics.fmean((run["up"] + run["down"]) / 1e6 for run in runs),
-                "seconds": statistics.fmean(run["seconds"][-1] for run in runs),
-            }
-        )
+    """A row a line: each accuracy over its seeds, traffic and time; only of runs that came to their end."""
+    rows: list[dict[str, Any]] = []
+    for label, every in lines.items():
+        runs = [run for run in every if run["complete"]]
+        cells = {score: cell for score in scores if (cell := _cell(runs, score)) is not None}
+        failed = [run["failed"] or "cut off" for run in every if not run["complete"]]
+        row: dict[str, Any] = {"label": label, "seeds": len(runs), "runs": len(every), "failed": failed, "cells": cells}
+        row |= {"score": every[0]["score"], "megabytes": None, "seconds": None, "data": _data(every[0])}
+        if runs:
+            row["megabytes"] = statistics.fmean((run["up"] + run["down"]) / 1e6 for run in runs)
+            row["seconds"] = statistics.fmean(run["seconds"][-1] for run in runs)
+        rows.append(row)
     for score in scores:
-        _judge([row["cells"][score] for row in rows if score in row["cells"]])
+        for data in dict.fromkeys(row["data"] for row in rows):
+            _judge({row["label"]: row["cells"][score] for row in rows if row["data"] == data and score in row["cells"]})
     return rows
 
 
-def _judge(cells: Sequence[dict[str, Any]]) -> None:
-    """Mark the best, and say of the others whether they are clearly below it, paired over the seeds they share."""
-    if not cells:
+def _cell(runs: Sequence[Mapping[str, Any]], score: str) -> dict[str, Any] | None:
+    found = {run["experiment"].seed: run["last"][score] for run in runs if score in run["last"]}
+    if not found:
+        return None
+    values = [one.last for one in found.values()]
+    return {
+        "mean": statistics.fmean(values),
+        "std": statistics.stdev(values) if len(values) > 1 else None,
+        "values": dict(zip(found, values, strict=True)),
+        "worst": statistics.fmean(min(one.per_client) for one in found.values()),
+        "spread": statistics.fmean(statistics.pstdev(one.per_client) for one in found.values()),
+        "diagnostic": next(iter(found.values())).diagnostic,
+        "best": False,
+        "says": "",
+        "test": None,
+    }
+
+
+def _data(run: Mapping[str, Any]) -> str:
+    """What a run is trained and tested on: only lines of the same are compared."""
+    return str({name: getattr(run["experiment"], name) for name in options("data")})
+
+
+def _judge(cells: Mapping[str, dict[str, Any]]) -> None:
+    """Mark the best, and say of the others whether they are clearly below it; a diagnostic is neither."""
+    real = {label: cell["values"] for label, cell in cells.items() if not cell["diagnostic"]}
+    if not real:
         return
-    best = max(cells, key=lambda cell: float(cell["mean"]))
-    for cell in cells:
-        cell["best"] = cell is best
-        cell["says"] = "" if cell is best else verdict(best["values"], cell["values"])
-
-
-def verdict(best: Mapping[int, float], other: Mapping[int, float]) -> str:
-    """In words, whether `other` is below `best`: a paired t-test over common seeds."""
-    seeds = sorted(best.keys() & other.keys())
-    if len(seeds) < 2:
-        return "one common seed: nothing can be said"
-    differences = [best[seed] - other[seed] for seed in seeds]
-    mean = statistics.fmean(differences)
-    if len(set(differences)) == 1:
-        return "equal in every seed" if mean == 0 else f"{mean:.1f} below the best in every seed"
-    from scipy.stats import ttest_rel
-
-    p = float(ttest_rel([best[seed] for seed in seeds], [other[seed] for seed in seeds]).pvalue)
-    sure = "clearly" if p < SURE else "not clearly"
-    return f"{sure} below the best ({mean:.1f} points, p = {p:.2g}, {len(seeds)} seeds)"
+    best, tests = against_best(real)
+    cells[best]["best"] = True
+    for label, test in tests.items():
+        cells[label] |= {"says": test.words(), "test": dataclasses.asdict(test)}
