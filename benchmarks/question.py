@@ -22,6 +22,7 @@ from protofed.models.mlp import Mlp
 from protofed.models.resnet import resnet10
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import progress
+from protofed.runs.result import Result
 from protofed.studies.papers import find_target
 from protofed.studies.study import SEEDS
 from protofed.studies.workers import Task, play_all
@@ -139,7 +140,7 @@ def main(words: Sequence[str] | None = None) -> None:
     names = asked.only or list(SETUPS)
     by_setup = {name: tasks(SETUPS[name], machine, asked.out / name) for name in names}
     every = [task for some in by_setup.values() for runs in some.values() for task in runs]
-    results = iter(play_all(every, progress(True), asked.jobs))
+    results = iter(one for one in play_all(every, progress(True), asked.jobs) if isinstance(one, Result))
     file = RESULTS / f"{NAME}.json"
     known = json.loads(file.read_text("utf-8")) if file.exists() else {}
     for name, some in by_setup.items():

@@ -39,7 +39,7 @@ def test_every_method_and_seed_has_a_run_folder(made: tuple[Path, Outcome]) -> N
     folder, _ = made
     runs = {f"{method}-seed{seed}" for method in METHODS for seed in (4, 5, 6)}
     assert {path.name for path in folder.iterdir()} == runs | {
-        *("compare.yaml", "compare.json", "compare.csv", "report.html")
+        *("compare.yaml", "compare.json", "compare.csv", "tests.csv", "report.html")
     }
     for name in runs:
         assert {path.name for path in (folder / name).iterdir()} == {

@@ -15,7 +15,6 @@ import pytest
 from PIL import Image
 
 from protofed.runs.progress import Lines, Progress, Standing
-from protofed.runs.result import Result
 from protofed.studies import study, workers
 from protofed.studies.workers import Task
 from tests.support.command_line import Outcome, everything_in, invoke, result_of, succeed
@@ -142,7 +141,7 @@ def test_resume_may_play_another_number_of_runs_at_a_time(
 ) -> None:
     jobs = []
 
-    def play_all(tasks: Sequence[Task], progress: Progress, number: int | None) -> list[Result]:
+    def play_all(tasks: Sequence[Task], progress: Progress, number: int | None) -> list[workers.Ending]:
         jobs.append(number)
         return workers.play_all(tasks, progress, 1)
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from protofed.deploy import ledger
-from protofed.deploy.client import Client, Failed
+from protofed.deploy.client import Failed, WarmClient
 from protofed.deploy.events import Events
 from protofed.deploy.owner import Owner, keys, template
 from protofed.deploy.warm_worker import OwnersWord
@@ -27,11 +27,11 @@ from tests.support.command_line import invoke, succeed
 BASE = Experiment("fedproto", dataset="digits", train_size=200, clients=2, rounds=3, model="cnn", alpha=1.0)
 
 
-def at(place: Path, **says: Any) -> Client:
+def at(place: Path, **says: Any) -> WarmClient:
     """The client whose owner says so, started anew."""
     (place / "client.yaml").write_text(yaml.safe_dump({"id": 0, "threads": 1, **says}))
     owner = Owner.read(place / "client.yaml").with_data(None)
-    return Client(owner, Events(place / "events.jsonl"))
+    return WarmClient(owner, Events(place / "events.jsonl"))
 
 
 def message(experiment: Experiment = BASE, number: int = 0, run: str = "a", **more: Any) -> Packet:
@@ -41,14 +41,14 @@ def message(experiment: Experiment = BASE, number: int = 0, run: str = "a", **mo
     return pack(facts | more, new_run(replace(BASE, device="cpu")).broadcast)
 
 
-def refusal(client: Client, packet: Packet, kind: str = "train") -> str:
+def refusal(client: WarmClient, packet: Packet, kind: str = "train") -> str:
     answer = client.answer(kind, packet)
     assert isinstance(answer, Failed)
     assert answer.code == REFUSED, answer
     return answer.reason
 
 
-def taken(client: Client, packet: Packet, kind: str = "train") -> Upload:
+def taken(client: WarmClient, packet: Packet, kind: str = "train") -> Upload:
     answer = client.answer(kind, packet)
     assert isinstance(answer, Packet), answer
     return Upload.decode(answer.data)
@@ -221,7 +221,7 @@ def test_a_turn_that_failed_half_way_leaves_no_trace(tmp_path: Path, monkeypatch
     """The disk is full when the model is to be kept: asked again, the same turn gives the same."""
     client = at(tmp_path)
     taken(client, message())
-    expected = Client(client.owner).answer("train", message(number=1))
+    expected = WarmClient(client.owner).answer("train", message(number=1))
     (tmp_path / "memory/a/1.safetensors").unlink()
 
     def full(*_: Any) -> None:

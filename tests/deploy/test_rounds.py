@@ -129,7 +129,7 @@ def test_a_server_cannot_ask_for_more_than_an_exchange_is(change: dict[str, Any]
     facts: dict[str, Any] = {"clock": [0, [0, 1, 2]], "first": True, "learned": [], "wanted": [0], "run": "a"}
     facts |= {"classes": [str(digit) for digit in range(10)], "domains": ["digits"], "experiment": vars(asked)}
     facts |= change | {"experiment": {**vars(asked), **change.get("experiment", {})}}
-    answer = client.Client(Owner(0, threads=1)).answer("train.public", pack(facts, sent), StateMemory(RecordDict()))
+    answer = client.WarmClient(Owner(0, threads=1)).answer("train.public", pack(facts, sent), StateMemory(RecordDict()))
     assert isinstance(answer, client.Failed)
     assert (answer.code, why in answer.reason) == (REFUSED, True)
 
@@ -693,7 +693,7 @@ def test_code_that_a_server_names_is_not_loaded() -> None:
             Owner(0, methods=methods).check(asked)
     Owner(0, methods=("fedproto", "net.py:Net")).check(asked)  # its owner knows it
     with pytest.raises(RefusedError, match="plain name"):
-        client.Client(Owner(0))._folder("../../somewhere")
+        client.WarmClient(Owner(0))._folder("../../somewhere")
 
 
 def test_a_node_is_one_client_and_a_client_one_node(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

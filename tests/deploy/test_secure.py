@@ -307,7 +307,7 @@ def test_an_owner_may_require_it(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_a_secure_run_takes_no_upload_without_masks() -> None:
     facts = {"experiment": vars(asked("fedproto")), "clock": [0, [0, 1, 2, 3]], "run": "a"}
     memory = flower_client.StateMemory(RecordDict())
-    answer = client.Client(Owner(0)).answer("train", pack(facts), memory)
+    answer = client.WarmClient(Owner(0)).answer("train", pack(facts), memory)
     assert answer == client.Failed(REFUSED, "an upload without masks")
 
 

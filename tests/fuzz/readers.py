@@ -35,7 +35,7 @@ from protofed.data.sources.npz import npz, npz_images
 from protofed.data.sources.pickles import cifar10, cifar100, fc100
 from protofed.data.sources.usps import usps_h5, usps_libsvm
 from protofed.deploy import wire
-from protofed.deploy.client import HANDLERS, Asked, Client, Failed
+from protofed.deploy.client import HANDLERS, Asked, Failed, WarmClient
 from protofed.deploy.connections import Connections
 from protofed.deploy.federation import FederationFolder
 from protofed.deploy.flower_client import owner_of
@@ -186,11 +186,11 @@ SCORES = Evaluation({"own/own/head": [50.0], "own/all/nearest": [25.0]}, {"own/a
 def _read_question(folder: Path) -> wire.Packet | Failed:
     """As a client answers, but for the training."""
 
-    def asked(client: Client, asked: Asked) -> wire.Packet:
+    def asked(client: WarmClient, asked: Asked) -> wire.Packet:
         return wire.pack({"id": client.owner.id, "round": asked.clock.round})
 
     (folder / "memory").mkdir(exist_ok=True)
-    client = Client(Owner(3, memory=str(folder / "memory")))
+    client = WarmClient(Owner(3, memory=str(folder / "memory")))
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         patch.setitem(HANDLERS, "train", asked)
         return client.answer("train", _packet(folder))

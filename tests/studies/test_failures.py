@@ -147,9 +147,7 @@ def test_a_worker_that_is_killed_takes_one_run_with_it(tmp_path: Path, monkeypat
 
 def test_a_single_run_that_diverges_says_so_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Diverging(monkeypatch, ("fedavg", 0))
-    outcome = invoke(
-        tmp_path, "run", "--method", "fedavg", *FLAGS[:-2], "--engine", "sequential", "--out", "r", "--quiet"
-    )
+    outcome = invoke(tmp_path, "run", "--method", "fedavg", *FLAGS[2:], "--out", "r", "--quiet")
     assert (outcome.code, len(outcome.err.splitlines())) == (1, 1)
     failed = FailedRun.read(tmp_path / "r")
     assert failed is not None

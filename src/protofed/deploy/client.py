@@ -82,7 +82,7 @@ class Arrived(NamedTuple):
     clock: Clock
 
 
-class Client:
+class WarmClient:
     """One client, whose data and models stay here from one message to the next.
 
     Args:
@@ -255,7 +255,7 @@ def federation_here(experiment: Experiment, owner: Owner) -> Federation:
     return replace(whole, clients=clients, numbers=(owner.id,), size=experiment.clients)
 
 
-def hello(client: Client, asked: Asked) -> Packet:
+def hello(client: WarmClient, asked: Asked) -> Packet:
     """Who this is, whether it brings data, how many samples it trains on, and what images and classes look like."""
     here = client.federation(asked.facts["run"], asked.experiment)
     train = here.clients[0].train
@@ -264,7 +264,7 @@ def hello(client: Client, asked: Asked) -> Packet:
     return pack({"id": client.owner.id, **about, **named})
 
 
-def train(client: Client, asked: Asked) -> Packet:
+def train(client: WarmClient, asked: Asked) -> Packet:
     """A turn; before it, if the server asks, a test of the models after the round before."""
     if asked.experiment.secure:
         raise RefusedError("an upload without masks")
@@ -277,7 +277,7 @@ def train(client: Client, asked: Asked) -> Packet:
     return answer
 
 
-def evaluate(client: Client, asked: Asked) -> Packet:
+def evaluate(client: WarmClient, asked: Asked) -> Packet:
     """Accuracies of this client's model, and of the server's, on its own test set."""
     arrived = client.arrive(asked, after=True)
     if asked.memory.note(SECRETS):
@@ -290,14 +290,14 @@ def evaluate(client: Client, asked: Asked) -> Packet:
     return pack({"id": client.owner.id, "scores": scores})
 
 
-def public_images(client: Client, asked: Asked) -> Packet:
+def public_images(client: WarmClient, asked: Asked) -> Packet:
     """Before an exchange on public images: how many this client has, and which."""
     images = _public(client.run(asked))
     digest = hashlib.sha256(images.contiguous().numpy().tobytes()).hexdigest()
     return pack({"id": client.owner.id, "images": len(images), "digest": digest})
 
 
-def public_step(client: Client, asked: Asked) -> Packet:
+def public_step(client: WarmClient, asked: Asked) -> Packet:
     """A part of an exchange on public images: learn from the server's answers, then look at the next batches.
 
     Where no batch is asked for, the model after all of them is sent.
@@ -356,7 +356,7 @@ def _public(run: Run) -> Tensor:
     return run.engine.public
 
 
-def keys(client: Client, asked: Asked) -> Packet:
+def keys(client: WarmClient, asked: Asked) -> Packet:
     """Secure aggregation, step 1: new keys."""
     clock, memory = asked.clock, asked.memory
     before = Member.decode(memory.note(SECRETS)) if memory.note(SECRETS) else None
@@ -366,7 +366,7 @@ def keys(client: Client, asked: Asked) -> Packet:
     return answer
 
 
-def shares(client: Client, asked: Asked) -> Packet:
+def shares(client: WarmClient, asked: Asked) -> Packet:
     """Step 2: shares of this client's secrets, sealed for the others."""
     member = _member(asked)
     sealed = member.share(read_book(asked.facts.get("publics"), PUBLIC))
@@ -374,7 +374,7 @@ def shares(client: Client, asked: Asked) -> Packet:
     return pack({"id": client.owner.id, "sealed": spelt(sealed)})
 
 
-def masked(client: Client, asked: Asked) -> Packet:
+def masked(client: WarmClient, asked: Asked) -> Packet:
     """Step 3: a turn, of which the server learns what it adds to the sum of all, and this under masks."""
     client.count_turn(asked)
     arrived = client.arrive(asked)
@@ -392,7 +392,7 @@ def masked(client: Client, asked: Asked) -> Packet:
     return answer
 
 
-def unmask(client: Client, asked: Asked) -> Packet:
+def unmask(client: WarmClient, asked: Asked) -> Packet:
     """Step 4: a share of one secret of each client, by which the masks of the sum come off."""
     member = _member(asked)
     told = member.reveal(asked.facts["there"])
@@ -408,7 +408,7 @@ def _member(asked: Asked) -> Member:
     return member
 
 
-HANDLERS: dict[str, Callable[[Client, Asked], Packet]] = {
+HANDLERS: dict[str, Callable[[WarmClient, Asked], Packet]] = {
     "query.hello": hello,
     "train": train,
     "evaluate": evaluate,

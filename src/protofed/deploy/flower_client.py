@@ -12,7 +12,7 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from protofed.deploy.client import HANDLERS, Client, Failed
+from protofed.deploy.client import HANDLERS, Failed, WarmClient
 from protofed.deploy.client_memory import ClientMemory
 from protofed.deploy.owner import Owner
 from protofed.deploy.processes import SIMULATION
@@ -71,7 +71,7 @@ def answer(kind: str, message: Message, context: Context) -> Message:
     try:
         owner = owner_of(context.node_config)
         memory: ClientMemory | None = None if owner.memory is not None else StateMemory(context.state)
-        found = Client(owner).answer(kind, from_records(message.content), memory)
+        found = WarmClient(owner).answer(kind, from_records(message.content), memory)
     except RefusedError as error:
         found = Failed(REFUSED, str(error))
     except Exception as error:  # of client.yaml, or of the data that it names

@@ -44,7 +44,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from protofed.deploy.records import from_records, to_records
 from protofed.deploy.wire import FAILED, REFUSED, Packet
-from protofed.deploy.worker import Worker, WorkerDiedError
+from protofed.deploy.worker import WorkerDiedError, WorkerProcess
 from protofed.errors import LostError, RefusedError
 
 FASTEST, SLOWEST = 0.05, 3.0
@@ -187,7 +187,7 @@ def _reasons() -> Iterator[None]:
         raise NotAdmittedError(why) from None
 
 
-def play(line: Line, worker: Worker, told: Told, ready: Callable[[], None]) -> int:
+def play(line: Line, worker: WorkerProcess, told: Told, ready: Callable[[], None]) -> int:
     """Be a client until told to end."""
     if not _connected(line, told):
         return 0
@@ -257,7 +257,7 @@ def why_lost(error: Exception) -> str:
     return f"no server answers ({' '.join(str(error).split()) or type(error).__name__})"
 
 
-def _serve(line: Line, worker: Worker, head: Message, tree: ObjectTree) -> None:
+def _serve(line: Line, worker: WorkerProcess, head: Message, tree: ObjectTree) -> None:
     """Answer a message; an answer that cannot be brought is lost, as one that is late."""
     began, about = time.monotonic(), head.metadata
     about.__dict__["_message_id"] = tree.object_id

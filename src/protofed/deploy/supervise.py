@@ -20,7 +20,7 @@ from protofed.deploy.federation import FederationFolder
 from protofed.deploy.owner import Owner
 from protofed.deploy.pki import check_keys, expiry
 from protofed.deploy.processes import alone, hangup, logged, require_free
-from protofed.deploy.worker import Worker
+from protofed.deploy.worker import WorkerProcess
 from protofed.errors import LostError, UserError
 from protofed.internal.atomic_files import write_text
 
@@ -107,7 +107,7 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
         raise UserError(f"{path}: server", owner.server, "it must be the server's address, as HOST:PORT")
     check_keys(place)
     words = [str(path), *(["--data", data] if data is not None else [])]
-    with alone(place / "client.log"), _told_to_end() as told, Worker(place, words, told) as worker:
+    with alone(place / "client.log"), _told_to_end() as told, WorkerProcess(place, words, told) as worker:
         check_server(owner.server, place / "ca.crt")
         from protofed.deploy.node import Line, play  # and Flower
 

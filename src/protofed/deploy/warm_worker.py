@@ -15,7 +15,7 @@ from typing import IO
 
 from protofed.data import load
 from protofed.data.sources import cache
-from protofed.deploy.client import LOG, Client, Failed
+from protofed.deploy.client import LOG, Failed, WarmClient
 from protofed.deploy.events import Events
 from protofed.deploy.owner import Owner
 from protofed.deploy.wire import FAILED, Packet, read_frame, write_frame
@@ -49,7 +49,7 @@ def serve(word: OwnersWord, questions: IO[bytes], answers: IO[bytes]) -> None:
     except UserError as error:
         write_frame(answers, {"error": str(error)})
         return
-    client = Client(owner, Events(word.path.parent / "events.jsonl"))
+    client = WarmClient(owner, Events(word.path.parent / "events.jsonl"))
     write_frame(answers, {"ready": True})
     while True:
         try:
@@ -59,7 +59,7 @@ def serve(word: OwnersWord, questions: IO[bytes], answers: IO[bytes]) -> None:
         found: Packet | Failed
         try:
             if (owner := word.read()) is not None:  # what was loaded by the old one's word is let go
-                client = Client(owner, client.events)
+                client = WarmClient(owner, client.events)
         except (UserError, OSError) as error:
             LOG.error("client.yaml: %s", error)
             found = Failed(FAILED, type(error).__name__)

@@ -21,7 +21,7 @@ class WorkerDiedError(Exception):
     """The worker has ended, or was ended because it did not answer in time."""
 
 
-class Worker:
+class WorkerProcess:
     """A process that answers messages, one after the other.
 
     Args:
@@ -35,7 +35,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._stack = ExitStack()
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> WorkerProcess:
         self.start()
         return self
 

@@ -17,6 +17,7 @@ from protofed.methods import METHODS, method_class
 __all__ = ["FailedRun"]
 
 FILE = "failure.json"
+FEWER = "fewer runs at a time (--jobs) need less memory"
 Kind = Literal["diverged", "died", "failed"]
 
 
@@ -73,6 +74,8 @@ class FailedRun:
         if isinstance(error, DivergedError):
             number = error.round or number
             return cls(method.name, seed, "diverged", _line(error), number, error.client, method.advice)
+        if type(error).__name__ == "OutOfMemoryError":  # torch's, which who only reads failures does not import
+            return cls(method.name, seed, "failed", "the GPU's memory is full", number, advice=FEWER)
         return cls(method.name, seed, "failed", f"{type(error).__name__}: {_line(error)}".rstrip(": "), number)
 
     def write(self, folder: Path) -> None:

@@ -25,7 +25,7 @@ import torch
 from protofed.errors import DivergedError, Failure, UserError
 from protofed.experiment import Experiment
 from protofed.methods import method_class
-from protofed.runs.failure import FailedRun
+from protofed.runs.failure import FEWER, FailedRun
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress, Relay, Standing, label
 from protofed.runs.result import Result
@@ -225,7 +225,7 @@ class Team:
                 raise
             worker.died = True
             failed = FailedRun(method_class(task.experiment.method).name, task.experiment.seed, "died", str(error))
-            return failed_at(task, replace(failed, advice="fewer runs at a time (--jobs) need less memory"))
+            return failed_at(task, replace(failed, advice=FEWER))
 
     def _tell(self, standing: Standing) -> None:
         with self.lock:
