@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from protofed.errors import UserError
 from protofed.evaluation import accuracy as evaluation
 from protofed.experiment import Experiment
-from protofed.runs.result import Result
+from protofed.runs.result import Result, common_score
 from protofed.studies.comparison import MethodRow, rows_of
 from protofed.studies.grid import Grid, GridStudy, Setting, text_of
 
@@ -42,16 +42,18 @@ class Sweep:
     results: list[Result]
     folder: str | None = None
 
-    def score_of(self, cell: SweepCell) -> str:
-        """The accuracy that counts: the one asked for, or what the method's paper reports."""
-        return self.score or cell.row.score
+    @property
+    def shown_score(self) -> str:
+        """The accuracy that counts: the one asked for, or one that all methods have."""
+        rows = [cell.row for cell in self.cells]
+        return self.score or common_score([(row.score, row.accuracy.keys() - row.diagnostic) for row in rows])
 
     def notes(self) -> list[str]:
         """What a reader of the table should know."""
         notes = []
         for cell in {cell.method: cell for cell in self.cells}.values():
-            if self.score_of(cell) not in cell.row.accuracy:
-                notes.append(f"{cell.method} has no {self.score}, only {', '.join(cell.row.accuracy)}")
+            if self.shown_score not in cell.row.accuracy:
+                notes.append(f"{cell.method} has no {self.shown_score}, only {', '.join(cell.row.accuracy)}")
         for limit in ("time budget", "privacy budget"):
             early = sum(run.stopped == limit for run in self.results)
             if early:

@@ -11,7 +11,7 @@ SURE = 0.05
 
 
 def compared(lines: Mapping[str, Sequence[Mapping[str, Any]]], scores: Sequence[str]) -> list[dict[str, Any]]:
-    """A row a line: each accuracy over its seeds, traffic and time."""
+    """A row a line: each accuracy over its seeds, traffic and time; ranked among the lines of the same setting."""
     rows = []
     for label, runs in lines.items():
         cells = {}
@@ -32,6 +32,7 @@ def compared(lines: Mapping[str, Sequence[Mapping[str, Any]]], scores: Sequence[
         rows.append(
             {
                 "label": label,
+                "setting": runs[0]["setting"],
                 "seeds": len(runs),
                 "score": runs[0]["score"],
                 "cells": cells,
@@ -39,18 +40,26 @@ def compared(lines: Mapping[str, Sequence[Mapping[str, Any]]], scores: Sequence[
                 "seconds": statistics.fmean(run["seconds"][-1] for run in runs),
             }
         )
-    for score in scores:
-        _judge([row["cells"][score] for row in rows if score in row["cells"]])
+    for setting in {row["setting"] for row in rows}:
+        for score in scores:
+            _judge([row["cells"][score] for row in rows if row["setting"] == setting and score in row["cells"]])
     return rows
 
 
 def _judge(cells: Sequence[dict[str, Any]]) -> None:
-    """Mark the best, and say of the others whether they are clearly below it, paired over the seeds they share."""
-    if not cells:
-        return
-    best = max(cells, key=lambda cell: float(cell["mean"]))
+    """Mark the best, and say of the others whether they are clearly below it, paired over the seeds they share.
+
+    A diagnostic is by a rule that the method does not have: it is never the best, and nothing is said of it. Nor
+    is there a best of one.
+    """
     for cell in cells:
-        cell["best"] = cell is best
+        cell |= {"best": False, "says": ""}
+    ranked = [cell for cell in cells if not cell["diagnostic"]]
+    if len(ranked) < 2:
+        return
+    best = max(ranked, key=lambda cell: float(cell["mean"]))
+    best["best"] = True
+    for cell in ranked:
         cell["says"] = "" if cell is best else verdict(best["values"], cell["values"])
 
 
