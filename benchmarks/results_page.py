@@ -462,7 +462,7 @@ def plot(page: Page, path: Path) -> None:
         accuracy.errorbar([row.accuracy for row in found], names, xerr=spread, fmt="o", capsize=2, **style)
         sent.plot([row.megabytes for row in found], names, "o", **style)  # a bar's length means nothing on a log axis
         sent.set_xscale("symlog", linthresh=1)  # Local sends nothing
-        sent.set_xlim(left=-0.5)
+        sent.set_xlim(-0.5, 3 * max(row.megabytes for row in found))
         took.barh(names, [row.seconds for row in found], **style)
         accuracy.set_title(scenario.title, fontsize=9, loc="left")
         for axes, what in ((accuracy, "accuracy, %"), (sent, "MB sent"), (took, "seconds")):

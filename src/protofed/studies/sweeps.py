@@ -45,8 +45,7 @@ class Sweep:
     @property
     def shown_score(self) -> str:
         """The accuracy that counts: the one asked for, or one that all methods have."""
-        rows = [cell.row for cell in self.cells]
-        return self.score or common_score([(row.score, row.accuracy.keys() - row.diagnostic) for row in rows])
+        return self.score or common_score([(cell.row.score, _own(cell.row)) for cell in self.cells])
 
     def notes(self) -> list[str]:
         """What a reader of the table should know."""
@@ -81,6 +80,11 @@ class Sweep:
     def files(self) -> dict[str, str]:
         """What is written into its folder, but for the plot."""
         return {"sweep.json": self.to_json(), "sweep.csv": self.to_csv()}
+
+
+def _own(row: MethodRow) -> list[str]:
+    """The accuracies by rules of the method's own, which what its paper reports is."""
+    return [name for name in row.accuracy if name not in row.diagnostic or name == row.score]
 
 
 @dataclass(frozen=True)

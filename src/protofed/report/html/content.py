@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from protofed.methods import METHODS, method_class
 from protofed.report.html.statistics import compared
 from protofed.report.plots import COLOURS, colour
 from protofed.runs.folder import RunFolder, run_folders
-from protofed.runs.result import Result, common_score, guarantee, summarise
+from protofed.runs.result import Accuracy, Result, common_score, guarantee, summarise
 from protofed.server.round import Round
 from protofed.studies.comparison import ComparisonStudy
 from protofed.studies.kinds import kind_of
@@ -110,7 +111,7 @@ def _run(path: Path, name: Path) -> dict[str, Any]:
         },
         "tested": [played.round for played in tested],
         "curves": _curves(tested),
-        "last": summarise(rounds) if tested else {},
+        "last": _last(rounds, score) if tested else {},
         "prototypes": _prototypes(rounds),
         "profile": _profile(profile) if profile.is_file() else None,
         "left_out": Counter(why for played in rounds for why in played.left_out.values()),
@@ -137,6 +138,12 @@ def _named(experiment: Experiment, path: Path) -> tuple[str, str]:
         found = Result.read(path)
         return found.method, found.score
     return experiment.method.rpartition(":")[2], "own/own/head"
+
+
+def _last(rounds: Sequence[Round], score: str) -> dict[str, Accuracy]:
+    """Accuracies at the end; what the method's paper reports is by a rule of the method's own."""
+    found = summarise(rounds)
+    return {name: replace(one, diagnostic=one.diagnostic and name != score) for name, one in found.items()}
 
 
 def _curves(tested: Sequence[Round]) -> dict[str, list[float]]:
