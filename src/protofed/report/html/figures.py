@@ -17,7 +17,7 @@ SIZE = (3.4, 2.5)
 """Inches: a column of a two-column paper."""
 
 NUMBERED = 20
-"""Rows and columns of a heat map up to which numbers in its cells can be read."""
+"""Rows and columns of a heat map up to which numbers in its cells can be read, and classes up to which a key can."""
 
 
 def write_figures(data: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -116,6 +116,8 @@ def _clients(axes: Axes, data: Mapping[str, Any], score: str) -> None:
 
 def _heat(axes: Axes, matrix: list[list[int]], across: str, down: str) -> None:
     """Counts as colours from 0 on, with a scale, and as numbers where there is room for them."""
+    from matplotlib.ticker import MaxNLocator
+
     most = max(1, *(max(row) for row in matrix))
     image = axes.imshow(matrix, cmap="Blues", aspect="auto", vmin=0, vmax=most)
     scale = axes.figure.colorbar(image, ax=axes)
@@ -125,6 +127,8 @@ def _heat(axes: Axes, matrix: list[list[int]], across: str, down: str) -> None:
             for x, value in enumerate(row):
                 ink = "white" if value > most / 2 else "black"
                 axes.text(x, y, str(value), ha="center", va="center", color=ink, fontsize=4.5)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(across, fontsize=8)
     axes.set_ylabel(down, fontsize=8)
 
@@ -140,5 +144,9 @@ def _plane(axes: Axes, look: Mapping[str, Any]) -> None:
             axes.scatter(
                 x, y, s=14, c=[colour(number) for number in classes], marker=shape, edgecolors="black", linewidths=0.4
             )
+    if len(look["classes"]) <= NUMBERED:
+        for number, name in enumerate(look["classes"]):
+            axes.scatter([], [], s=8, color=colour(number), label=name)
+        axes.legend(fontsize=5, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     axes.set_xticks([])
     axes.set_yticks([])
