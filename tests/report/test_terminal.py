@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from protofed.report import terminal
 from protofed.report.terminal import GAP, UNKNOWN_WIDTH, TextTable, console
 
 NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,38}[a-z]", fullmatch=True)
@@ -34,10 +36,12 @@ def tables(draw: st.DrawFn) -> tuple[list[str], list[list[str]]]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(tables(), WIDTHS)
-def test_names_and_numbers_are_never_broken_and_lines_fit(made: tuple[list[str], list[list[str]]], width: int) -> None:
+@given(tables(), st.integers(1, 2), WIDTHS)
+def test_names_and_numbers_are_never_broken_and_lines_fit(
+    made: tuple[list[str], list[list[str]]], keys: int, width: int
+) -> None:
     titles, rows = made
-    shown = lines_of(TextTable(titles, rows, "a title of several words", "and a caption"), width)
+    shown = lines_of(TextTable(titles, rows, "a title of several words", "and a caption", keys=keys), width)
     words = [line.split() for line in shown]
     for name, *numbers in rows:
         assert any(name in line for line in words)
@@ -45,9 +49,10 @@ def test_names_and_numbers_are_never_broken_and_lines_fit(made: tuple[list[str],
             assert any(number in line for line in words)
     for title in titles:
         assert any(title in line for line in words)
-    first = max(len(row[0]) for row in [titles, *rows])
-    widest = max(len(cell) for row in [titles, *rows] for cell in row[1:])
-    assert max(map(len, shown)) <= max(width, first + GAP + widest)
+    columns = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    straight = sum(columns[:keys]) + GAP * keys + max(columns[keys:], default=-GAP)
+    turned = max(map(len, titles)) + GAP + max(len(cell) for row in rows for cell in row)
+    assert max(map(len, shown)) <= max(width, min(straight, turned))
 
 
 @settings(max_examples=60, deadline=None)
@@ -98,6 +103,12 @@ def test_every_block_repeats_the_columns_that_tell_rows_apart() -> None:
     table = TextTable(("alpha", "method", "own/own/head", "own/own/nearest"), rows, align="rlr", keys=2)
     heads = [line.split()[:2] for line in lines_of(table, 40) if "method" in line]
     assert heads == [["alpha", "method"]] * 2
+
+
+def test_every_table_of_the_package_is_one_of_these() -> None:
+    package = Path(terminal.__file__).parents[1]
+    users = [path.name for path in package.rglob("*.py") if "rich.table" in path.read_text(encoding="utf-8")]
+    assert users == ["terminal.py"]
 
 
 def test_a_name_is_text_and_not_markup() -> None:
