@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import singledispatch
 
 from protofed.report.terminal import TextTable, model_of, size
@@ -87,13 +88,31 @@ def sweep_table(sweep: Sweep) -> TextTable:
 
 @outcome_table.register
 def reproduction_table(reproduction: Reproduction) -> TextTable:
-    """Ours beside the paper's; what is the same in every row is said once, below."""
-    columns = list(zip(reproduction.COLUMNS, *reproduction.lines(), strict=True))
-    keys = [column for column in columns[:WORDS] if len({*column[1:]}) > 1]
-    common = [f"{name}: {values[0]}" for name, *values in columns[:WORDS] if len({*values}) == 1]
-    titles, *rows = zip(*(keys or columns[:1]), *columns[WORDS:], strict=True)
-    names = max(1, len(keys))
-    return TextTable(titles, rows, reproduction.headline(), ", ".join(common), align="l" * names + "r", keys=names)
+    """Ours beside the paper's; what is the same in every row is said once, below, and why ours is missing in notes."""
+    columns = {name: list(cells) for name, *cells in zip(reproduction.COLUMNS, *reproduction.lines(), strict=True)}
+    columns["setting"], said = _without_common([text.split(";") for text in columns["setting"]])
+    columns["ours"] = [
+        "–" if row.ours is None else text for row, text in zip(reproduction.rows, columns["ours"], strict=True)
+    ]
+    names = list(columns)[:WORDS]
+    same = [name for name in names if name != "method" and len({*columns[name]}) == 1]
+    common = [*said, *(f"{name} {columns[name][0]}" for name in same if columns[name][0])]
+    shown = {name: cells for name, cells in columns.items() if name not in same}
+    keys = WORDS - len(same)
+    return TextTable(
+        tuple(shown),
+        list(zip(*shown.values(), strict=True)),
+        title=reproduction.headline(),
+        caption=f"in every row: {', '.join(common)}" if common else "",
+        align="l" * keys + "r",
+        keys=keys,
+    )
+
+
+def _without_common(settings: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
+    """Each setting without the words that all have, and those words."""
+    common = [word for word in settings[0] if all(word in words for words in settings)]
+    return [";".join(word for word in words if word not in common) for words in settings], common
 
 
 @outcome_table.register
