@@ -124,16 +124,23 @@ def _time(seconds: float) -> str:
 def plot(results: Results, path: Path) -> None:
     """How many times as fast as the plain loop, a panel for each machine."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
-    panels = {name: _bars(found["workloads"]) for name, found in results.items()}
-    rows = max([len(bars) for bars in panels.values()], default=1)
+    panels = {name: _ratios(found["workloads"]) for name, found in results.items()}
+    rows = max([len(ratios) for ratios in panels.values()], default=1)
     figure = Figure(figsize=(7 * max(1, len(panels)), 1.2 + 0.3 * rows), layout="constrained")
     axes = figure.subplots(1, max(1, len(panels)), squeeze=False)[0]
-    for axis, (name, bars) in zip(axes, panels.items(), strict=False):
-        drawn = axis.barh(list(bars), list(bars.values()))
-        axis.bar_label(drawn, fmt="%.1f", padding=2)
+    for axis, (name, ratios) in zip(axes, panels.items(), strict=False):
+        axis.plot(list(ratios.values()), list(ratios), "o")  # a bar's length would mean nothing on a log axis
+        for label, ratio in ratios.items():
+            beside = {"xytext": (6, -3)} if ratio >= 1 else {"xytext": (-6, -3), "ha": "right"}
+            axis.annotate(f"{ratio:.1f}", (ratio, label), textcoords="offset points", fontsize=8, **beside)
+        axis.grid(axis="y", alpha=0.3)
         axis.axvline(1, color="black", linewidth=0.8)
         axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.minorticks_off()
         axis.margins(x=0.15)
         axis.invert_yaxis()
         axis.set_title(name, fontsize=10)
@@ -141,14 +148,14 @@ def plot(results: Results, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _bars(workloads: dict[str, Any]) -> dict[str, float]:
+def _ratios(workloads: dict[str, Any]) -> dict[str, float]:
     """The ratio of every contender that has a plain loop to compare with."""
-    bars = {}
+    ratios = {}
     for name, work in workloads.items():
         contenders = work.get("contenders", {})
         if "plain loop" not in contenders:
             continue
         for other in list(contenders)[1:]:
             label = name if other == "ProtoFed" else f"{name}, {other}"
-            bars[label] = contenders["plain loop"]["seconds"] / contenders[other]["seconds"]
-    return bars
+            ratios[label] = contenders["plain loop"]["seconds"] / contenders[other]["seconds"]
+    return ratios

@@ -460,8 +460,9 @@ def plot(page: Page, path: Path) -> None:
         names, style = [row.method for row in found], {"color": COLOURS[0]}
         spread = [row.std for row in found]
         accuracy.errorbar([row.accuracy for row in found], names, xerr=spread, fmt="o", capsize=2, **style)
-        sent.barh(names, [row.megabytes for row in found], **style)
+        sent.plot([row.megabytes for row in found], names, "o", **style)  # a bar's length means nothing on a log axis
         sent.set_xscale("symlog", linthresh=1)  # Local sends nothing
+        sent.set_xlim(-0.5, 3 * max(row.megabytes for row in found))
         took.barh(names, [row.seconds for row in found], **style)
         accuracy.set_title(scenario.title, fontsize=9, loc="left")
         for axes, what in ((accuracy, "accuracy, %"), (sent, "MB sent"), (took, "seconds")):

@@ -44,4 +44,5 @@ def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> object:
         for name in ("http_proxy", "https_proxy"):
             patch.setenv(name, "http://127.0.0.1:9")  # where nobody listens
         patch.setenv("no_proxy", "127.0.0.1")
+        patch.delenv("COLUMNS", raising=False)  # tables are as wide as in a pipe, also in a worker of xdist
         yield

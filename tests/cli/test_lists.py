@@ -23,7 +23,7 @@ from protofed.data import SPLITS, Dataset, Split
 from protofed.experiment import Experiment, Group, flag_of, options
 from protofed.studies.study import SEEDS
 from protofed.studies.workers import ON_A_GPU
-from tests.support.command_line import succeed
+from tests.support.command_line import invoke, succeed
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -32,10 +32,10 @@ def test_split_shows_a_table_and_draws_a_picture(tmp_path: Path) -> None:
     outcome = succeed(tmp_path, "split", "--clients", "4", "--train-size", "200", "--out", "who.png")
     assert (tmp_path / "who.png").read_bytes().startswith(PNG)
     assert outcome.err == "heat map: who.png\n"
-    rows = [line.strip("│ ").split("│") for line in outcome.out.splitlines() if line.startswith("│")]
-    assert [row[0].strip() for row in rows] == ["0", "1", "2", "3"]
+    rows = [line.split() for line in outcome.out.splitlines() if line[:1].isdecimal()]
+    assert [row[0] for row in rows] == ["0", "1", "2", "3"]
     for row in rows:
-        counts = [int(cell) if cell.strip() != "·" else 0 for cell in row[1:12]]
+        counts = [int(cell) if cell != "·" else 0 for cell in row[1:12]]
         assert sum(counts[:10]) == counts[10]
     assert sum(int(row[11]) for row in rows) == 200
 
@@ -75,6 +75,67 @@ def test_methods_are_listed_with_their_parameters(tmp_path: Path) -> None:
     for row in rows.values():
         assert all(row[name] for name in ("description", "paper", "up", "down", "score"))
     assert all(name in succeed(tmp_path, "methods").out for name in rows)
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal as wide as they always were."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("command", ["methods", "datasets"])
+def test_a_list_has_a_line_each_at_80_columns(tmp_path: Path, command: str) -> None:
+    names = [row["name"] for row in json.loads(succeed(tmp_path, command, "--json").out)]
+    table, _, _ = succeed(tmp_path, command).out.partition("\n\n")
+    _, _, *lines = table.splitlines()
+    assert [line.split()[0] for line in lines] == names
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("command", ["models", "splits", "attacks", "defences"])
+def test_other_lists_fit_80_columns_and_lose_no_word(tmp_path: Path, command: str) -> None:
+    shown = succeed(tmp_path, command).out
+    assert max(map(len, shown.splitlines())) <= 80
+    words = shown.split()
+    for row in json.loads(succeed(tmp_path, command, "--json").out):
+        assert row["name"] in words
+        assert (
+            {*list(row.values())[-1].split()} <= {*words} if command != "models" else f"{row['parameters']:,}" in words
+        )
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_method_is_shown_in_full(tmp_path: Path) -> None:
+    shown = succeed(tmp_path, "methods", "fedplcc").out
+    told = json.loads(succeed(tmp_path, "methods", "fedplcc", "--json").out)
+    for key in ("paper", "link", "score", "up", "down"):
+        assert told[key] in " ".join(shown.split())
+    lines = [line.split() for line in shown.splitlines()]
+    for name, value in told["parameters"].items():
+        assert [name, "null" if value is None else str(value)] in [line[:2] for line in lines]
+        assert told["help"][name].split()[0] in shown
+    assert ["lambda1", "20.0", "fedplcc/table3", "(Office-10)"] in lines
+    assert {"parameter": "lambda1", "value": 20.0, "tables": {"fedplcc/table3": ["Office-10"]}} in told["papers"]
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_dataset_is_shown_in_full(tmp_path: Path) -> None:
+    shown = succeed(tmp_path, "datasets", "digit-domains").out
+    for part in ("scanned, inverted, texture, printed", "3×32×32", "1,600", "matplotlib's fonts", "not needed"):
+        assert part in shown
+    assert json.loads(succeed(tmp_path, "datasets", "mnist", "--json").out)["terms"] == "CC BY-SA 3.0"
+    assert "missing" in succeed(tmp_path, "datasets", "mnist").out
+
+
+@pytest.mark.parametrize(
+    ("command", "wrong", "right"), [("methods", "fedprot", "fedproto"), ("datasets", "mnst", "mnist")]
+)
+def test_an_unknown_name_is_an_error_with_a_suggestion(tmp_path: Path, command: str, wrong: str, right: str) -> None:
+    outcome = invoke(tmp_path, command, wrong)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert f"did you mean {right!r}?" in outcome.err
 
 
 def test_datasets_say_whether_their_files_are_there(tmp_path: Path) -> None:

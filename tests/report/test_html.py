@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from matplotlib.colors import to_hex
 
 from protofed import api
 from protofed.errors import UserError
@@ -18,7 +19,7 @@ from protofed.evaluation.snapshot import Snapshot
 from protofed.experiment import Experiment
 from protofed.methods import METHODS
 from protofed.report.html import content, gather, write_report
-from protofed.report.html.figures import latex
+from protofed.report.html.figures import latex, write_figures
 from protofed.report.html.page import page
 from protofed.runs.run import new_run
 from tests.support.command_line import TINY, invoke, succeed
@@ -65,6 +66,8 @@ def test_a_comparison_writes_its_report(comparison: Path) -> None:
     assert data["commands"] == ["protofed compare --config both/compare.yaml"]
     best = [row["label"] for row in data["summary"] if row["cells"].get(data["score"], {}).get("best")]
     assert len(best) == 1
+    assert data["score"] == "own/own/head"  # FedProto has no global model, FedAvg no prototypes: what both have
+    assert not any(cell["best"] for row in rows.values() for cell in row["cells"].values() if cell["diagnostic"])
 
 
 def test_what_it_draws_is_in_the_run(comparison: Path) -> None:
@@ -152,7 +155,8 @@ def test_every_method_has_a_report(method: str, tmp_path: Path) -> None:
     write_report(gather([tmp_path / "run"]), tmp_path / "report.html")
     data = embedded((tmp_path / "report.html").read_text())
     assert list(data["lines"]) == [method]
-    assert data["summary"][0]["cells"][data["score"]]["best"]
+    assert data["score"] == data["summary"][0]["score"]
+    assert not data["summary"][0]["cells"][data["score"]]["best"]  # of one there is no best
     seen = data["looks"][method]
     assert len(seen["points"]) > 0
     assert {mark[2] for mark in seen["marks"]} == set(range(len(seen["kinds"])))
@@ -293,3 +297,74 @@ def test_figures_and_tables_for_a_paper(comparison: Path, tmp_path: Path) -> Non
         assert (f"\\textbf{{{value}}}" if cell["best"] else value) in text
     data["summary"][0]["label"] = "50%_a&b"
     assert "50\\%\\_a\\&b" in latex(data)
+
+
+def test_a_diagnostic_has_a_star_and_is_never_bold_and_equal_columns_are_there_once(comparison: Path) -> None:
+    data = gather([comparison])
+    fedavg = next(row for row in data["summary"] if row["label"] == "fedavg")
+    fedavg["cells"]["own/own/nearest"]["mean"] = 99.875  # the highest of all, and a diagnostic
+    for row in data["summary"]:
+        row["cells"]["own/again/head"] = dict(row["cells"]["own/own/head"])
+    text = latex({**data, "scores": [*data["scores"], "own/again/head"]})
+    (line,) = (line for line in text.splitlines() if line.startswith("fedavg"))
+    assert "99.88" in line
+    assert re.search(r"& 99\.88 \$\\pm\$ \d+\.\d\d\$\^\*\$ ", line)
+    titles = text.splitlines()[2].split(" & ")
+    assert titles[1] == "own/own/head"
+    assert "own/again/head" not in text
+    assert text.splitlines()[0].count("r") == len(titles)  # one of them is tabular's
+
+
+def test_lines_are_ranked_within_their_setting(comparison: Path, tmp_path: Path) -> None:
+    for alpha in (0.1, 10.0):
+        for method in ("fedproto", "fedavg"):
+            folder = tmp_path / "swept" / f"alpha={alpha}" / f"{method}-seed0"
+            shutil.copytree(comparison / f"{method}-seed0", folder)
+            config = yaml.safe_load((folder / "config.yaml").read_text())
+            # a rate of its own is no setting: each method has one
+            rate = 0.01 if method == "fedavg" else 0.02
+            (folder / "config.yaml").write_text(yaml.safe_dump({**config, "alpha": alpha, "lr": rate}))
+    rows = gather([tmp_path / "swept"])["summary"]
+    assert {row["setting"] for row in rows} == {"alpha=0.1", "alpha=10.0"}
+    for setting in ("alpha=0.1", "alpha=10.0"):
+        some = [row["cells"]["own/own/head"] for row in rows if row["setting"] == setting]
+        assert sorted(cell["best"] for cell in some) == [False, True]
+
+
+def drawn(data: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
+    """The axes of each figure, by its name."""
+    found: dict[str, list[Any]] = {}
+    keep = lambda figure, path, **_: found.update({path.stem: figure.axes})  # noqa: E731
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", keep)
+    write_figures(data, folder)
+    return found
+
+
+def test_a_method_has_one_colour_in_every_figure(
+    comparison: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = gather([comparison])
+    data["score"] = "global/all/head"  # which the first method has not
+    found = drawn(data, tmp_path, monkeypatch)
+    (curve,) = found["curves-rounds"][0].get_lines()
+    (dots,) = found["clients"][0].collections
+    assert curve.get_label() == "fedavg"
+    assert to_hex(curve.get_color()) == to_hex(dots.get_facecolor()[0]) == data["colours"][1].lower()
+    assert found["curves-rounds"][0].get_ylabel() == "global/all/head, %"
+
+
+def test_planes_have_a_colour_a_class_and_heat_maps_begin_at_zero(
+    comparison: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = gather([comparison])
+    look = data["looks"]["fedavg"]
+    look["holds"] = [[7] * 10] * 3  # equal counts
+    found = drawn(data, tmp_path, monkeypatch)
+    points = found["plane-fedavg"][0].collections[0].get_facecolors()
+    assert len({tuple(colour) for colour in points.tolist()}) == len({point[2] for point in look["points"]}) == 10
+    for name, matrix in (("holds-fedavg", look["holds"]), ("confusion-fedavg", look["confusion"])):
+        axes, _ = found[name]  # the second is the scale
+        (image,) = axes.images
+        assert image.get_clim() == (0, max(map(max, matrix)))
+        assert [text.get_text() for text in axes.texts] == [str(value) for row in matrix for value in row]
+    assert to_hex(found["holds-fedavg"][0].images[0].cmap(1.0)) != "#ffffff"

@@ -59,13 +59,15 @@ def text_of(path: Path) -> str:
 
 
 def test_a_run_in_progress(tmp_path: Path) -> None:
-    begin(tmp_path / "run")
-    view = look(tmp_path / "run")
+    folder = begin(tmp_path / "run")
+    with folder:
+        view = look(tmp_path / "run")
+        shown = text_of(tmp_path / "run")
     (run,) = view.runs
     assert (run.name, run.done, run.rounds, run.losses) == ("run", 2, 4, [3.0, 1.5])
     assert (run.score, run.scores) == ("own/own/nearest", [51.0, 52.0])
-    assert (run.seconds_left, run.ended, view.ended) == (4.0, False, False)
-    shown = text_of(tmp_path / "run")
+    assert (run.seconds_left, run.state, view.ended) == (4.0, "going on", False)
+    assert look(tmp_path / "run").runs[0].state == "stopped"  # nobody plays it
     for part in ("2/4", "1.500", "█▁", "▁█", "52.0", "4 s", "own/own/head"):
         assert part in shown
 

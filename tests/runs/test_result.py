@@ -11,7 +11,7 @@ import pytest
 
 from protofed.errors import UserError
 from protofed.report.terminal import size
-from protofed.runs.result import Accuracy, Result, summarise
+from protofed.runs.result import Accuracy, Result, common_score, summarise
 from protofed.server.round import Round
 from tests.support.made_rounds import a_round
 
@@ -97,3 +97,24 @@ def test_an_accuracy_that_some_rounds_lack_is_of_those_that_have_it() -> None:
     first, *rest = played((1.0,), (2.0,), (3.0,))
     first = replace(first, accuracy={"own/own/head": 9.0})
     assert summarise([first, *rest])["own/all/head"].last5 == 2.5
+
+
+HEAD, NEAREST, GLOBAL = "own/own/head", "own/all/nearest", "global/all/head"
+
+
+@pytest.mark.parametrize(
+    ("methods", "score"),
+    [
+        ([(NEAREST, [HEAD, NEAREST])], NEAREST),  # alone: its paper's
+        ([(GLOBAL, [HEAD, GLOBAL]), (NEAREST, [HEAD, NEAREST, GLOBAL])], GLOBAL),  # the first paper's that all have
+        ([(NEAREST, [HEAD, NEAREST, GLOBAL]), (GLOBAL, [HEAD, GLOBAL])], GLOBAL),
+        ([(NEAREST, [HEAD, NEAREST]), (GLOBAL, [HEAD, GLOBAL])], HEAD),  # no paper's
+        ([(NEAREST, [GLOBAL, NEAREST]), (HEAD, [HEAD, GLOBAL])], GLOBAL),
+        ([(HEAD, [HEAD, "x"]), (GLOBAL, [GLOBAL, "x"])], "x"),
+        ([(HEAD, [HEAD]), (GLOBAL, [GLOBAL])], HEAD),  # nothing in common: not a mixture
+        ([(NEAREST, []), (GLOBAL, [HEAD, GLOBAL])], GLOBAL),  # the first failed
+        ([], HEAD),
+    ],
+)
+def test_methods_are_compared_by_an_accuracy_that_all_have(methods: list[tuple[str, list[str]]], score: str) -> None:
+    assert common_score(methods) == score

@@ -107,9 +107,10 @@ def test_a_score_is_a_model_a_test_and_a_rule(score: str) -> None:
 
 
 def cell(method: str, score: str, mean: float, **setting: Any) -> SweepCell:
-    """A method over two seeds."""
+    """A method over two seeds: the head, and perhaps a rule of its own."""
     spread = Spread.of([mean - 1, mean + 1])
-    return SweepCell(setting, MethodRow(method, score, [3, 3], {score: spread}, [], spread, spread, spread))
+    accuracy = {score: spread, "own/own/head": spread}
+    return SweepCell(setting, MethodRow(method, score, [3, 3], accuracy, [], spread, spread, spread))
 
 
 def swept(score: str | None) -> Sweep:
@@ -124,15 +125,19 @@ def swept(score: str | None) -> Sweep:
 def test_a_line_is_a_method_and_what_else_is_swept() -> None:
     lines = lines_of(swept(None))
     assert {label: [found.setting for found in cells] for label, cells in lines.items()} == {
-        "ours k=1 (own/all/nearest)": [{"alpha": 1, "k": 1}, {"alpha": 2, "k": 1}],
-        "ours k=2 (own/all/nearest)": [{"alpha": 1, "k": 2}, {"alpha": 2, "k": 2}],
-        "theirs (own/own/head)": [{"alpha": 1}, {"alpha": 2}],
+        "ours k=1": [{"alpha": 1, "k": 1}, {"alpha": 2, "k": 1}],
+        "ours k=2": [{"alpha": 1, "k": 2}, {"alpha": 2, "k": 2}],
+        "theirs": [{"alpha": 1}, {"alpha": 2}],
     }
 
 
-def test_a_method_without_the_score_has_no_line_and_a_note() -> None:
+def test_the_score_is_one_that_all_methods_have_unless_it_is_asked_for() -> None:
+    assert swept(None).shown_score == "own/own/head"
+    assert swept("own/all/nearest").shown_score == "own/all/nearest"
+
+
+def test_a_method_without_the_score_has_a_note() -> None:
     sweep = swept("own/all/nearest")
-    assert list(lines_of(sweep)) == ["ours k=1", "ours k=2"]
     assert sweep.notes() == ["theirs has no own/all/nearest, only own/own/head"]
     assert swept(None).notes() == []
 

@@ -265,18 +265,18 @@ def finish(
 def show(outcome: Result | Finding, folder: Path, as_json: bool) -> None:
     """What came out of a run or of a study, and where it is."""
     from protofed.report.outcome_tables import outcome_table
-    from protofed.report.terminal import console, drift_table, result_table
+    from protofed.report.terminal import drift_table, result_table
     from protofed.runs.result import Result
 
     if as_json:
         print(outcome.to_json(), end="")
     elif isinstance(outcome, Result):
-        console().print(result_table(outcome))
+        result_table(outcome).print()
         if outcome.drift:
-            console().print(drift_table(outcome.drift))
+            drift_table(outcome.drift).print()
         print(f"run folder: {folder}")
     else:
-        console().print(outcome_table(outcome))
+        outcome_table(outcome).print()
         for note in outcome.notes():
             print(f"note: {note}")
         print(f"runs: {folder}")

@@ -4,22 +4,42 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from protofed.cli.common import Json, command
+from protofed.errors import unknown
+
+Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this one, with all that is known of it.")]
 
 
-@command("methods", "methods --json")
-def methods_command(as_json: Json = False) -> None:
-    """List the methods, their papers and what they send."""
-    from protofed.methods import describe, method_names
+@command("methods", "methods fedproto")
+def methods_command(name: Name = None, as_json: Json = False) -> None:
+    """List the methods; of one, its paper, parameters and messages."""
+    from protofed.internal.plugins import is_file_spec
+    from protofed.methods import METHODS, describe, method_names
+    from protofed.studies.paper_parameters import paper_values
 
-    rows = [describe(name) for name in method_names()]
-    _list(rows, ("name", "description", "paper", "link", "up", "down"), as_json)
+    if name is None:
+        _list([describe(name) for name in method_names()], ("name", "description"), as_json, text="cut")
+        return
+    if name not in method_names() and not is_file_spec(name):
+        raise unknown("NAME", name, method_names())
+    about, papers = describe(name), paper_values(name)
+    if as_json:
+        print(json.dumps(about | {"papers": [one._asdict() for one in papers]}, indent=2))
+        return
+    facts = {"sent up": about["up"], "sent down": about["down"], "paper reports": about["score"]}
+    page = {"page": f"docs/methods/{name}.md"} if name in METHODS else {}
+    _facts(name, {key: about[key] for key in ("description", "paper", "link")} | page | facts)
+    defaults = about["parameters"].items()
+    _table(("parameter", "default", "meaning"), [[key, _value(value), about["help"][key]] for key, value in defaults])
+    places = [", ".join(f"{table} ({', '.join(of)})" for table, of in one.tables.items()) for one in papers]
+    values = [[one.parameter, _value(one.value), place] for one, place in zip(papers, places, strict=True)]
+    _table(("parameter", "value", "in the papers' tables"), values)
 
 
 @command("models", "models")
@@ -27,7 +47,9 @@ def models_command(as_json: Json = False) -> None:
     """List the models and their sizes."""
     from protofed.models import describe
 
-    _list(describe(), ("name", "description", "input", "classes", "features", "parameters"), as_json)
+    _list(describe(), ("name", "parameters", "features", "input", "description"), as_json, "lrrrl")
+    if not as_json:
+        print("parameters are counted for this input and 10 classes")
 
 
 @command("splits", "splits")
@@ -43,19 +65,31 @@ def splits_command(as_json: Json = False) -> None:
 
 @command("datasets", "datasets --data-dir data")
 def datasets_command(
+    name: Name = None,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", metavar="DIR", help="Where dataset files are.")] = None,
     as_json: Json = False,
 ) -> None:
     """List the datasets and whether their files are there."""
-    from protofed.data import describe
+    from protofed.data import DATASETS, describe
 
-    rows = describe(data_dir)
-    _list(rows, ("name", "description", "train", "test", "classes", "domains", "shape", "terms", "present"), as_json)
-    for row in rows if not as_json else ():
-        if row["note"] and row["present"]:
+    if name is not None and name not in DATASETS:
+        raise unknown("NAME", name, DATASETS)
+    rows = [row for row in describe(data_dir) if name in (None, row["name"])]
+    if as_json:
+        print(json.dumps(rows if name is None else rows[0], indent=2))
+        return
+    for row in rows:
+        needed = bool(DATASETS[row["name"]].parts or DATASETS[row["name"]].forms[0].files)
+        row["files"] = "not needed" if not needed else "present" if row["present"] else "missing"
+    if name is not None:
+        _facts(name, {key: value for key, value in rows[0].items() if key != "present"})
+        return
+    lines = [row | {"domains": len(row["domains"]) or 1} for row in rows]
+    _list(lines, ("name", "classes", "train", "test", "shape", "domains", "files"), as_json, "lrrrrrl", text=None)
+    for row in rows:
+        if row["note"] and row["files"] != "missing":
             print(f"{row['name']}: {row['note']}")
-    if not as_json:
-        print("your own data: folder:PATH (pictures) and npz:PATH (arrays)")
+    print("your own data: folder:PATH (pictures) and npz:PATH (arrays)")
 
 
 @command("attacks", "attacks")
@@ -78,25 +112,45 @@ def defences_command(as_json: Json = False) -> None:
     _list(describe(), ("name", "of", "description"), as_json)
 
 
-def _list(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -> None:
+def _list(
+    rows: list[dict[str, Any]],
+    columns: tuple[str, ...],
+    as_json: bool,
+    align: str = "l",
+    text: Literal["cut", "wrapped"] | None = "wrapped",
+) -> None:
     if as_json:
         print(json.dumps(rows, indent=2))
-        return
-    from rich.table import Table
+    else:
+        _table(columns, [[_text(row[name]) for name in columns] for row in rows], align, text)
 
-    from protofed.report.terminal import console
 
-    table = Table()
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*(_text(row[name]) for name in columns))
-    console().print(table)
+def _facts(name: str, facts: Mapping[str, Any]) -> None:
+    """What is known of one thing, a line each."""
+    lines = [[key, text] for key, value in facts.items() if key != "name" and (text := _text(value))]
+    _table(("name", name), lines)
+
+
+def _table(
+    titles: tuple[str, ...],
+    rows: Sequence[Sequence[str]],
+    align: str = "l",
+    text: Literal["cut", "wrapped"] | None = "wrapped",
+) -> None:
+    """Nothing for no rows."""
+    from protofed.report.terminal import TextTable
+
+    if rows:
+        TextTable(titles, rows, align=align, text=text).print()
+        print()
+
+
+def _value(value: Any) -> str:
+    """A parameter's value as --set reads it."""
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}={setting}" for name, setting in value.items())
     if isinstance(value, tuple):
         return ", ".join(value)
     if value is None:

@@ -82,10 +82,7 @@ def reproduce_command(
 
 def _list(target: str | None, variant: str | None, machine: Mapping[str, Any], as_json: bool) -> None:
     """Every table and figure, or those of a paper, and what of it can be run here."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from protofed.report.terminal import console
+    from protofed.report.terminal import TextTable
     from protofed.studies.papers import find_target, target_names
     from protofed.studies.reproduced import obstacle
     from protofed.studies.reproduction import absent_data, obstacles
@@ -107,9 +104,7 @@ def _list(target: str | None, variant: str | None, machine: Mapping[str, Any], a
     if as_json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
-    table = Table(box=SIMPLE_HEAD)
-    for column in ("name", "what", "cells", "can run", "why the others cannot"):
-        table.add_column(column, overflow="fold", justify="right" if column in ("cells", "can run") else "left")
+    lines = []
     for row in rows:
         reasons: dict[str, set[str]] = {}
         for cell in row["cells"]:
@@ -117,8 +112,8 @@ def _list(target: str | None, variant: str | None, machine: Mapping[str, Any], a
                 reasons.setdefault(cell["missing"], set()).add(cell["dataset"])
         able = sum(not cell["missing"] for cell in row["cells"])
         why = "\n".join(f"{', '.join(sorted(of))}: {reason}" for reason, of in reasons.items())
-        table.add_row(row["name"], row["title"], str(len(row["cells"])), str(able), why)
-    console().print(table)
+        lines.append([row["name"], str(able), str(len(row["cells"])), f"{row['title']}\n{why}".strip()])
+    TextTable(("name", "can run", "cells", "what, and why not all"), lines, align="lrrl", text="wrapped").print()
     asked = {cell["missing"] for row in rows for cell in row["cells"]}
     for name, reason in absent.items():
         if any(f"data missing: {name}" in text.split(", ") for text in asked):

@@ -60,7 +60,7 @@ def run_command(
     """Run one method."""
     from protofed.engines.distributed import join
     from protofed.internal.profiling import Profile
-    from protofed.report.terminal import console, profile_table
+    from protofed.report.terminal import profile_table
     from protofed.runs import loggers
     from protofed.runs.folder import RunFolder, fresh_path
     from protofed.runs.progress import progress
@@ -89,7 +89,7 @@ def run_command(
             shown = loggers.logged(progress(quiet), log, folder.path, run.experiment)
             finish(lambda: run.play(folder, shown), shown, folder.path, as_json)
         if measured is not None and not as_json:
-            console().print(profile_table(measured.report()))
+            profile_table(measured.report()).print()
 
 
 @command("compare", "compare --method local,fedavg,fedproto --rounds 20")
@@ -191,7 +191,7 @@ def split_command(
     """Show who holds what, as a table and a heat map."""
     from protofed.data.build import federation_of
     from protofed.report.split_heatmap import heat_map
-    from protofed.report.terminal import console, split_table
+    from protofed.report.terminal import split_table
 
     if out is not None and out.exists():
         raise UserError("--out", str(out), "it exists already; name a new file")
@@ -202,7 +202,7 @@ def split_command(
     if as_json:
         print(json.dumps({"classes": federation.classes, "counts": federation.counts.tolist()}))
     else:
-        console().print(split_table(federation))
+        split_table(federation).print()
     heat_map(federation.counts, federation.classes, out)
     print(f"heat map: {out}", file=sys.stderr)
 

@@ -162,20 +162,15 @@ def onboard_command(
     if as_json:
         print(found.to_json(), end="")
         return
-    from rich.table import Table
-
-    from protofed.report.terminal import console
+    from protofed.report.terminal import TextTable
 
     print(
         f"{found.model}, start {found.start}: {found.samples} samples of {len(found.classes)} classes, "
         f"{found.epochs} epochs, {found.prototypes} prototypes, {found.bytes_down:,} bytes down"
     )
-    table = Table()
-    for name in ("rule", "before", "after", "alone"):
-        table.add_column(name, justify="left" if name == "rule" else "right")
-    for rule in found.after:
-        table.add_row(rule, *(f"{part[rule]:.2f}" for part in (found.before, found.after, found.alone)))
-    console().print(table)
+    parts = (found.before, found.after, found.alone)
+    rows = [[rule, *(f"{part[rule]:.2f}" for part in parts)] for rule in found.after]
+    TextTable(("rule", "before", "after", "alone"), rows).print()
     print(f"accuracy in % of {found.test_samples} test images of these classes; alone: from random weights")
 
 
@@ -229,20 +224,17 @@ def _whose(row: dict[str, Any]) -> str:
 
 
 def _table(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+    from protofed.report.terminal import TextTable
 
-    from protofed.report.terminal import console
-
-    table = Table()
-    for name in ("image", "class", "distance", "margin", "won by", "then"):
-        table.add_column(name, justify="right" if name in ("distance", "margin") else "left", overflow="fold")
+    lines = []
     for row in rows:
         others = row["top"] if row["refused"] else row["top"][1:]
         then = ", ".join(f"{one['class']} {one['distance']:.3f}" for one in others)
         margin = _also("{:.3f}", row["margin"])
         answer = "unknown" if row["refused"] else row["class"]
-        table.add_row(row["image"], answer, f"{row['distance']:.3f}", margin, _whose(row), then)
-    console().print(table)
+        lines.append([row["image"], answer, f"{row['distance']:.3f}", margin, _whose(row), then])
+    titles = ("image", "class", "distance", "margin", "won by", "then")
+    TextTable(titles, lines, align="llrrl", text="wrapped").print()
 
 
 def _csv(rows: list[dict[str, Any]]) -> None:

@@ -25,7 +25,7 @@ def theory_command(
     as_json: Json = False,
 ) -> None:
     """Estimate along a run the constants of the convergence conditions, and compare bounds with what was used."""
-    from protofed.report.terminal import bounds_table, console, constants_table
+    from protofed.report.terminal import bounds_table, constants_table
     from protofed.runs.folder import RunFolder
     from protofed.runs.progress import progress
     from protofed.studies.theory import examine
@@ -39,10 +39,9 @@ def theory_command(
     if as_json:
         print(report.to_json(), end="")
         return
-    shown = console()
-    shown.print(constants_table(report))
+    constants_table(report).print()
     if report.points[-1].bounds:
-        shown.print(bounds_table(report))
+        bounds_table(report).print()
     for note in report.notes:
         print(f"note: {note}")
     print(_losses(report.trends))

@@ -39,7 +39,7 @@ def watch_command(
         raise UserError("--port", port, "it is of the page that --serve makes")
     view = watch.look(folder)
     if once:
-        console().print(watch.table(view))
+        watch.table(view).print()
         return
     with suppress(KeyboardInterrupt):
         if serve:

@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import colorsys
+from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from protofed.internal.atomic_files import write_file
 from protofed.studies.choose_k import Choice
 from protofed.studies.sweeps import Sweep, SweepCell
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's, which the colour-blind can tell apart; markers and dashes differ too."""
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
+    *("#7F7F7F", "#6A3D9A", "#8B4513", "#9ACD32"),
+)
+"""Okabe and Ito's, which the colour-blind can tell apart, and four more, for ten classes; also on a dark page."""
 MARKERS = "osD^vPX"
 DASHES = ("-", "--", ":", "-.")
+GOLDEN = 0.618034
+"""Of a turn: hues so far apart come near each other as late as possible."""
+
+
+class Style(NamedTuple):
+    """How a line is drawn; markers and dashes tell apart what colours do not."""
+
+    colour: str
+    dashes: str
+    marker: str
+
+
+def colour(number: int) -> str:
+    """The colour of a class, or of a line, by its number: no two are the same."""
+    if number < len(COLOURS):
+        return COLOURS[number]
+    turn = number * GOLDEN % 1.0
+    red, green, blue = colorsys.hls_to_rgb(turn, (0.35, 0.5, 0.65)[number % 3], 0.75)
+    return f"#{round(255 * red):02X}{round(255 * green):02X}{round(255 * blue):02X}"
+
+
+def palette(names: Iterable[str]) -> dict[str, Style]:
+    """The style of each line of a study, by its place among all of them, also those that a figure leaves out."""
+    return {
+        name: Style(colour(n), DASHES[n // len(COLOURS) % len(DASHES)], MARKERS[n % len(MARKERS)])
+        for n, name in enumerate(dict.fromkeys(names))
+    }
 
 
 @singledispatch
@@ -30,22 +61,26 @@ def sweep_plot(sweep: Sweep, folder: Path) -> None:
     first, *_ = sweep.grid
     values = list(sweep.grid[first])
     places = places_of(values)
-    lines = lines_of(sweep)
+    score, lines = sweep.shown_score, lines_of(sweep)
+    styles = palette(lines)
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    for number, (label, cells) in enumerate(lines.items()):
-        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
-        spreads = [cell.row.accuracy[sweep.score_of(cell)] for cell in cells]
-        if first not in cells[0].setting:  # the method lacks the parameter
-            axes.axhline(spreads[0].mean, color=colour, linestyle=dashes, linewidth=1.2, label=label)
+    for label, cells in lines.items():
+        style = styles[label]
+        having = [cell for cell in cells if score in cell.row.accuracy]
+        spreads = [cell.row.accuracy[score] for cell in having]
+        if not having:
+            continue
+        if first not in having[0].setting:  # the method lacks the parameter
+            axes.axhline(spreads[0].mean, color=style.colour, linestyle=style.dashes, linewidth=1.2, label=label)
             continue
         axes.errorbar(
-            [places[values.index(cell.setting[first])] for cell in cells],
+            [places[values.index(cell.setting[first])] for cell in having],
             [spread.mean for spread in spreads],
             yerr=[spread.std for spread in spreads],
-            color=colour,
-            linestyle=dashes,
-            marker=MARKERS[number % len(MARKERS)],
+            color=style.colour,
+            linestyle=style.dashes,
+            marker=style.marker,
             capsize=3,
             label=label,
         )
@@ -54,10 +89,10 @@ def sweep_plot(sweep: Sweep, folder: Path) -> None:
         axes.minorticks_off()
     axes.set_xticks(places, [str(value) for value in values])
     seeds = len(sweep.cells[0].row.rounds)
-    axes.set(xlabel=first, ylabel=f"accuracy in %, mean ± std of {seeds} seed{'s' * (seeds > 1)}")
+    axes.set(xlabel=first, ylabel=f"{score} in %, mean ± std of {seeds} seed{'s' * (seeds > 1)}")
     axes.grid(alpha=0.3)
-    if lines:
-        axes.legend(fontsize=8, title=sweep.score)
+    if axes.has_data():
+        axes.legend(fontsize=8)
     write_file(folder / "sweep.png", lambda draft: figure.savefig(draft, dpi=120, format="png"))
 
 
@@ -68,14 +103,12 @@ def choice_plot(choice: Choice, folder: Path) -> None:
 
 
 def lines_of(sweep: Sweep) -> dict[str, list[SweepCell]]:
-    """The cells of each line, by its label; those without the score are left out."""
+    """The cells of each line, by its label."""
     others = list(sweep.grid)[1:]
     lines: dict[str, list[SweepCell]] = {}
     for cell in sweep.cells:
-        if sweep.score_of(cell) in cell.row.accuracy:
-            rest = [f"{name}={cell.setting[name]}" for name in others if name in cell.setting]
-            score = [] if sweep.score else [f"({cell.row.score})"]
-            lines.setdefault(" ".join([cell.method, *rest, *score]), []).append(cell)
+        rest = [f"{name}={cell.setting[name]}" for name in others if name in cell.setting]
+        lines.setdefault(" ".join([cell.method, *rest]), []).append(cell)
     return lines
 
 

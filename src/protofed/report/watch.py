@@ -9,12 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
-from rich.table import Table
-
 from protofed.errors import UserError
 from protofed.methods import METHODS, method_class
+from protofed.report.terminal import TextTable
 from protofed.runs.failure import FailedRun
 from protofed.runs.folder import RunFolder, run_folders
 from protofed.runs.progress import seconds_left
@@ -108,26 +105,24 @@ def _run(path: Path, name: str) -> Watched:
     )
 
 
-def table(view: View) -> Table:
+def table(view: View) -> TextTable:
     """A row a run; every accuracy of a single one below it."""
     below = f"{view.waiting} runs have not begun" if view.waiting else ""
     if len(view.runs) == 1 and not view.waiting:
         below = ", ".join(f"{name} {value:.1f}" for name, value in view.runs[0].accuracy.items())
-    made = Table(title=escape(view.title), caption=escape(below), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("run", "rounds", "loss", "", "score", "%", "", "left"):
-        right, folds = name in ("rounds", "loss", "%", "left"), name in ("run", "score")
-        made.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=not folds)
     going = [run for run in view.runs if not run.ended]
     if len(view.runs) > MOST:
-        made.caption = escape(f"{len(view.runs) - len(going)} runs have ended, {below}".removesuffix(", "))
+        below = f"{len(view.runs) - len(going)} runs have ended, {below}".removesuffix(", ")
+    rows = []
     for run in going if len(view.runs) > MOST else view.runs:
         loss = f"{run.losses[-1]:.3f}" if run.losses else ""
         score = f"{run.scores[-1]:.1f}" if run.scores else ""
         left = run.failure or run.state if run.state != "going on" else ""
         left = left or ("" if run.seconds_left is None else f"{run.seconds_left:.0f} s")
         cells = (f"{run.done}/{run.rounds}", loss, curve(run.losses), run.score, score, curve(run.scores), left)
-        made.add_row(escape(run.name), *cells)
-    return made
+        rows.append([run.name, *cells])
+    titles = ("run", "rounds", "loss", "", "score", "%", "", "left")
+    return TextTable(titles, rows, view.title, below, align="lrrllrlr")
 
 
 def curve(values: Sequence[float]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,6 +159,23 @@ class Result:
         if result.rounds < 1 or not all(entry.per_client for entry in accuracy.values()):
             raise UserError(str(file), result.rounds, "it must have rounds, and clients with each accuracy")
         return result
+
+
+COMMON = ("own/own/head", "global/all/head")
+"""What nearly every method has."""
+
+
+def common_score(methods: Sequence[tuple[str, Collection[str]]]) -> str:
+    """The accuracy by which methods are compared, so that one axis never shows two.
+
+    Of each method there are the accuracy that its paper reports and those that it has by rules of its own, without
+    diagnostics. It is the first of the papers' that all have, else of COMMON, else of any; the first paper's if there
+    is none. A method without any, whose runs failed, is not asked.
+    """
+    known = [(score, having) for score, having in methods if having]
+    shared = set.intersection(*(set(having) for _, having in known)) if known else set()
+    papers = [score for score, _ in known]
+    return next((name for name in (*papers, *COMMON, *sorted(shared)) if name in shared), (*papers, *COMMON)[0])
 
 
 def guarantee(privacy: str, epsilon: float | None, delta: float) -> str:

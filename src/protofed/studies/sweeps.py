@@ -15,7 +15,7 @@ from protofed.errors import UserError
 from protofed.evaluation import accuracy as evaluation
 from protofed.experiment import Experiment
 from protofed.runs.failure import FailedRun
-from protofed.runs.result import Result
+from protofed.runs.result import Result, common_score
 from protofed.studies.comparison import MethodRow, parted, rows_of
 from protofed.studies.grid import Grid, GridStudy, Setting, text_of
 from protofed.studies.workers import Ending
@@ -45,16 +45,17 @@ class Sweep:
     folder: str | None = None
     failures: list[FailedRun] = field(default_factory=list)
 
-    def score_of(self, cell: SweepCell) -> str:
-        """The accuracy that counts: the one asked for, or what the method's paper reports."""
-        return self.score or cell.row.score
+    @property
+    def shown_score(self) -> str:
+        """The accuracy that counts: the one asked for, or one that all methods have."""
+        return self.score or common_score([(cell.row.score, _own(cell.row)) for cell in self.cells])
 
     def notes(self) -> list[str]:
         """What a reader of the table should know."""
         notes = []
         for cell in {cell.method: cell for cell in self.cells}.values():
-            if cell.row.rounds and self.score_of(cell) not in cell.row.accuracy:
-                notes.append(f"{cell.method} has no {self.score}, only {', '.join(cell.row.accuracy)}")
+            if cell.row.rounds and self.shown_score not in cell.row.accuracy:
+                notes.append(f"{cell.method} has no {self.shown_score}, only {', '.join(cell.row.accuracy)}")
         for limit in ("time budget", "privacy budget"):
             early = sum(run.stopped == limit for run in self.results)
             if early:
@@ -85,6 +86,11 @@ class Sweep:
     def files(self) -> dict[str, str]:
         """What is written into its folder, but for the plot."""
         return {"sweep.json": self.to_json(), "sweep.csv": self.to_csv()}
+
+
+def _own(row: MethodRow) -> list[str]:
+    """The accuracies by rules of the method's own, which what its paper reports is."""
+    return [name for name in row.accuracy if name not in row.diagnostic or name == row.score]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,16 @@ from protofed.internal.schema import fits, read_json
 from protofed.internal.yaml_files import read_yaml
 from protofed.methods import METHODS, method_class
 from protofed.report.html.statistics import compared
+from protofed.report.plots import COLOURS, colour
 from protofed.runs.failure import FailedRun
 from protofed.runs.folder import RunFolder, run_folders
-from protofed.runs.result import Result, guarantee, summarise
+from protofed.runs.result import Accuracy, Result, common_score, guarantee, summarise
 from protofed.server.round import Round
 from protofed.studies.comparison import ComparisonStudy
 from protofed.studies.kinds import kind_of
 
 DIGITS = 4
-GATHERED = ("path", "experiment", "last", "label", "left_out", "suspected", "epsilon")
+GATHERED = ("path", "experiment", "last", "label", "setting", "left_out", "suspected", "epsilon")
 """What is known of a run and not put into the page as it is."""
 
 
@@ -48,22 +50,23 @@ def gather(folders: Sequence[Path]) -> dict[str, Any]:
     """
     found = {path.resolve(): (path, folder) for folder in folders for path in _run_folders(folder)}  # each once
     runs = [_run(path, path.relative_to(folder)) for path, folder in found.values()]
-    labels = _labels(runs)
     lines: dict[str, list[dict[str, Any]]] = {}
-    for run, label in zip(runs, labels, strict=True):
-        run["label"] = label
+    for run, setting, label in zip(runs, *_labels(runs), strict=True):
+        run |= {"setting": setting, "label": label}
         lines.setdefault(label, []).append(run)
     scores = list(dict.fromkeys(name for run in runs for name in run["curves"]))
+    looks = {label: snapshot for label, found in lines.items() if (snapshot := _snapshot(found)) is not None}
     return {
         "commands": [_command(folder) for folder in folders],
         "about": _about(runs),
         "incomplete": [_incomplete(run) for run in runs if not run["complete"]] + _failed_at_once(folders),
         "trust": [text for run in runs if (text := _trust(run))],
         "scores": scores,
-        "score": next((run["score"] for run in runs if run["score"] in scores), scores[0] if scores else None),
+        "score": common_score([_scores(run) for run in runs]) if scores else None,
         "summary": compared(lines, scores),
         "lines": {label: [_slim(run) for run in found] for label, found in lines.items()},
-        "looks": {label: snapshot for label, found in lines.items() if (snapshot := _snapshot(found)) is not None},
+        "looks": looks,
+        "colours": [colour(number) for number in range(max([len(COLOURS), len(lines), *map(_told, looks.values())]))],
     }
 
 
@@ -110,7 +113,7 @@ def _run(path: Path, name: Path) -> dict[str, Any]:
         },
         "tested": [played.round for played in tested],
         "curves": _curves(tested),
-        "last": summarise(rounds) if tested else {},
+        "last": _last(rounds, score) if tested else {},
         "prototypes": _prototypes(rounds),
         "profile": _profile(profile) if profile.is_file() else None,
         "left_out": Counter(why for played in rounds for why in played.left_out.values()),
@@ -137,6 +140,12 @@ def _named(experiment: Experiment, path: Path) -> tuple[str, str]:
         found = Result.read(path)
         return found.method, found.score
     return experiment.method.rpartition(":")[2], "own/own/head"
+
+
+def _last(rounds: Sequence[Round], score: str) -> dict[str, Accuracy]:
+    """Accuracies at the end; what the method's paper reports is by a rule of the method's own."""
+    found = summarise(rounds)
+    return {name: replace(one, diagnostic=one.diagnostic and name != score) for name, one in found.items()}
 
 
 def _curves(tested: Sequence[Round]) -> dict[str, list[float]]:
@@ -183,6 +192,11 @@ def _snapshot(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     }
 
 
+def _told(look: Mapping[str, Any]) -> int:
+    """How many colours its plane needs: by class, by client or by domain."""
+    return max(len(look["classes"]), len(look["homes"]), len(look["domains"]))
+
+
 def plane(seen: Snapshot) -> list[list[float]]:
     """Features and prototypes together in the plane, by t-SNE."""
     import numpy as np
@@ -199,21 +213,32 @@ def plane(seen: Snapshot) -> list[list[float]]:
     return [[float(x), float(y)] for x, y in placed]
 
 
-def _labels(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What a line is called: the method, and what else differs between the runs, but for the seed."""
-    told = [{**vars(run["experiment"]), "params": None} for run in runs]
+def _scores(run: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The accuracy that the method's paper reports, and those that the run has by the method's own rules."""
+    return run["score"], [name for name, found in run["last"].items() if not found.diagnostic]
+
+
+def _labels(runs: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """Of each run the setting, and what its line is called: the method and what else differs, but for the seed.
+
+    A setting is of the options that a method has several values of: what is swept, not what is a method's own.
+    """
+    told = [{**vars(run["experiment"]), "method": run["method"]} for run in runs]
     quiet = {"seed", "method", "params", *options("machine")}
-    names = (
-        [name for name in told[0] if name not in quiet and len({str(one[name]) for one in told}) > 1] if told else []
-    )
-    params = [run["experiment"].params for run in runs]
-    labels = []
-    for run, one, mine in zip(runs, told, params, strict=True):
-        same = [other for other, found in zip(params, runs, strict=True) if found["method"] == run["method"]]
+    names = [name for name in options() if name not in quiet and len({str(one[name]) for one in told}) > 1]
+    swept = {
+        name
+        for name in names
+        if len({(one["method"], str(one[name])) for one in told}) > len({one["method"] for one in told})
+    }
+    settings, labels = [], []
+    for one in told:
+        mine, same = one["params"], [other["params"] for other in told if other["method"] == one["method"]]
         differ = sorted({key for other in same for key in {*other, *mine} if other.get(key) != mine.get(key)})
         rest = [f"{name}={one[name]}" for name in names] + [f"{key}={mine.get(key)}" for key in differ]
-        labels.append(" ".join([run["method"], *rest]))
-    return labels
+        settings.append(" ".join(f"{name}={one[name]}" for name in names if name in swept))
+        labels.append(" ".join([one["method"], *rest]))
+    return settings, labels
 
 
 def _command(folder: Path) -> str:

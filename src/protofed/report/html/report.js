@@ -2,11 +2,10 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const lines = Object.keys(data.lines);
-  // Okabe and Ito's colours first; dashes tell apart what repeats one.
-  const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7f7f7f", "#8c6bb1", "#a6761d", "#41ae76"];
+  const DISTINCT = 10;  // colours that are easily told apart; dashes help with further lines
   const DASHES = ["", "6 3", "2 3", "8 3 2 3"];
-  const colour = (n) => COLOURS[n % COLOURS.length];
-  const dash = (n) => DASHES[Math.floor(n / COLOURS.length) % DASHES.length];
+  const colour = (n) => data.colours[n];
+  const dash = (n) => DASHES[Math.floor(n / DISTINCT) % DASHES.length];
   const $ = (selector, at = document) => at.querySelector(selector);
   const make = (tag, attributes = {}, ...children) => {
     const svg = ["svg", "g", "path", "circle", "rect", "line", "text", "polygon", "polyline"].includes(tag);
@@ -86,9 +85,9 @@
       if (!cell) return make("tr", {}, make("td", {}, row.label), make("td", { colspan: 6 }, row.seeds ? "has no such accuracy" : row.failed[0]));
       const value = `${cell.mean.toFixed(2)}${cell.std === null ? "" : ` ± ${cell.std.toFixed(2)}`}${cell.diagnostic ? " *" : ""}`;
       return make("tr", {}, make("td", {}, row.label), make("td", {}, cell.best ? make("b", {}, value) : value), make("td", {}, cell.worst.toFixed(1)), make("td", {}, cell.spread.toFixed(1)),
-        make("td", {}, number(row.megabytes)), make("td", {}, number(row.seconds)), make("td", { class: "says" }, [cell.best ? "best" : cell.says, row.failed.length ? `${row.failed.length} of ${row.runs} runs: ${row.failed[0]}` : ""].filter(Boolean).join("; ")));
+        make("td", {}, number(row.megabytes)), make("td", {}, number(row.seconds)), make("td", { class: "says" }, [cell.best ? "best" : cell.diagnostic ? "diagnostic, not ranked" : cell.says, row.failed.length ? `${row.failed.length} of ${row.runs} runs: ${row.failed[0]}` : ""].filter(Boolean).join("; ")));
     });
-    fill($("#table"), ["", score, "worst client", "spread", "MB", "seconds", "against the best"], rows);
+    fill($("#table"), ["", score, "worst client", "spread", "MB", "seconds", data.summary.some((row) => row.setting) ? "against the best of its setting" : "against the best"], rows);
     $("#summary").dataset.drawn = "yes";
   };
 
@@ -122,7 +121,10 @@
     matrix.forEach((row, y) => {
       if (height > 9 || y % Math.ceil(12 / height) === 0) svg.append(make("text", { x: 84, y: y * height + height / 2 + 4, "text-anchor": "end" }, String(rows[y]).slice(0, 11)));
       row.forEach((value, x) => svg.append(explain(make("rect", { class: "cell", x: 90 + x * wide, y: y * height, width: wide, height, fill: "#0072B2", "fill-opacity": Math.sqrt(value / most), stroke: "var(--line)", "stroke-width": 0.3 }), say(y, x, value))));
+      if (wide >= 24 && height >= 14) row.forEach((value, x) => svg.append(make("text", { class: value > most / 3 ? "number dark" : "number", x: 90 + (x + 0.5) * wide, y: y * height + height / 2 + 4, "text-anchor": "middle" }, value)));
     });
+    [0, 0.25, 0.5, 0.75, 1].forEach((part, n) => svg.append(make("rect", { class: "scale", x: 530 + n * 14, y: height * matrix.length + 30, width: 14, height: 10, fill: "#0072B2", "fill-opacity": Math.sqrt(part), stroke: "var(--line)", "stroke-width": 0.3 })));
+    svg.append(make("text", { x: 524, y: height * matrix.length + 39, "text-anchor": "end" }, 0), make("text", { x: 606, y: height * matrix.length + 39 }, number(most)));
     columns.forEach((name, x) => { if (wide > 14 || x % Math.ceil(14 / wide) === 0) svg.append(make("text", { x: 90 + (x + 0.5) * wide, y: height * matrix.length + 16, "text-anchor": "middle" }, String(name).slice(0, Math.max(2, wide / 7)))); });
     svg.append(make("text", { x: 360, y: height * matrix.length + 40, "text-anchor": "middle" }, xlabel), make("text", { x: 12, y: (height * matrix.length) / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${(height * matrix.length) / 2})` }, ylabel));
     return svg;

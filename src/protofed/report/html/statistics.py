@@ -19,14 +19,21 @@ def compared(lines: Mapping[str, Sequence[Mapping[str, Any]]], scores: Sequence[
         cells = {score: cell for score in scores if (cell := _cell(runs, score)) is not None}
         failed = [run["failed"] or "cut off" for run in every if not run["complete"]]
         row: dict[str, Any] = {"label": label, "seeds": len(runs), "runs": len(every), "failed": failed, "cells": cells}
-        row |= {"score": every[0]["score"], "megabytes": None, "seconds": None, "data": _data(every[0])}
+        row |= {
+            "score": every[0]["score"],
+            "megabytes": None,
+            "seconds": None,
+            "setting": every[0]["setting"],
+            "data": _data(every[0]),
+        }
         if runs:
             row["megabytes"] = statistics.fmean((run["up"] + run["down"]) / 1e6 for run in runs)
             row["seconds"] = statistics.fmean(run["seconds"][-1] for run in runs)
         rows.append(row)
     for score in scores:
-        for data in dict.fromkeys(row["data"] for row in rows):
-            _judge({row["label"]: row["cells"][score] for row in rows if row["data"] == data and score in row["cells"]})
+        for same in dict.fromkeys((row["setting"], row["data"]) for row in rows):
+            some = [row for row in rows if (row["setting"], row["data"]) == same and score in row["cells"]]
+            _judge({row["label"]: row["cells"][score] for row in some})
     return rows
 
 
@@ -54,9 +61,13 @@ def _data(run: Mapping[str, Any]) -> str:
 
 
 def _judge(cells: Mapping[str, dict[str, Any]]) -> None:
-    """Mark the best, and say of the others whether they are clearly below it; a diagnostic is neither."""
+    """Mark the best, and say of the others whether they are clearly below it.
+
+    A diagnostic is by a rule that the method does not have: it is never the best, and nothing is said of it. Nor is
+    there a best of one.
+    """
     real = {label: cell["values"] for label, cell in cells.items() if not cell["diagnostic"]}
-    if not real:
+    if len(real) < 2:
         return
     best, tests = against_best(real)
     cells[best]["best"] = True
