@@ -126,7 +126,6 @@ def run_command(
     _need_flower()
     from protofed.deploy import federation_runs
     from protofed.deploy.federation import FederationFolder
-    from protofed.deploy.processes import interruptible
     from protofed.deploy.server import check
     from protofed.runs.folder import fresh_path
     from protofed.runs.progress import progress
@@ -140,8 +139,7 @@ def run_command(
     shown = progress(quiet)
 
     def run() -> Result:
-        with interruptible():
-            federation_runs.play(federation, experiment, path, shown, quiet)
+        federation_runs.play(federation, experiment, path, shown, quiet)
         return Result.read(path)
 
     finish(run, shown, path, as_json, f"protofed deploy run {folder} {config} --out {path}")

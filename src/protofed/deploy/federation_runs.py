@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofed.deploy.federation import FederationFolder
-from protofed.deploy.processes import is_running, logged
+from protofed.deploy.processes import hangup, is_running, logged, told_to_end
 from protofed.deploy.server_settings import Settings, check_out
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment
@@ -38,9 +39,15 @@ def play(federation: FederationFolder, experiment: Experiment, out: Path, progre
         str(out.resolve()), federation.minimum, federation.deadline, federation.wait, str(federation.nodes_file)
     )
     machine: dict[str, Any] = {"data_dir": None, "device": "cpu", "threads": 1, "engine": "sequential", "width": None}
-    with logged(federation.server / "runs.log", warn=not quiet):
+    with logged(federation.server / "runs.log", warn=not quiet), told_to_end(signal.SIGTERM, *hangup()) as told:
+
+        def check() -> None:
+            if told:
+                raise KeyboardInterrupt
+            _require_server(federation)
+
         state = link.open_state(federation.database)
-        with link.new_run(state, lambda: _require_server(federation), Interrupted) as grid:
+        with link.new_run(state, check, Interrupted) as grid:
             serve(grid, dataclasses.replace(experiment, **machine), settings, progress)
 
 

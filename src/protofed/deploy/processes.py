@@ -172,6 +172,22 @@ def hangup() -> list[signal.Signals]:
 
 
 @contextmanager
+def told_to_end(*signals: signal.Signals) -> Iterator[list[int]]:
+    """Those of the signals that have come so far, for who looks: an exception could be raised, and lost, anywhere."""
+    told: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        told.append(number)
+
+    before = {number: signal.signal(number, note) for number in signals}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def interruptible() -> Iterator[None]:
     """TERM and a closed terminal interrupt as Ctrl-C does; once, for a terminal says it twice."""
     signals = [signal.SIGTERM, *hangup()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import re
@@ -11,15 +10,14 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from protofed.deploy.federation import FederationFolder
 from protofed.deploy.owner import Owner
 from protofed.deploy.pki import check_keys, expiry
-from protofed.deploy.processes import alone, hangup, logged, require_free
+from protofed.deploy.processes import alone, hangup, logged, require_free, told_to_end
 from protofed.deploy.worker import WorkerProcess
 from protofed.errors import LostError, UserError
 from protofed.internal.atomic_files import write_text
@@ -36,7 +34,7 @@ EXPIRED, OTHER_NAME, OTHER_ADDRESS = 10, 62, 64
 def serve(federation: FederationFolder, ready: Callable[[], None]) -> int:
     """Listen for clients, until told to end."""
     server = federation.server
-    with alone(federation.log), _told_to_end() as told:
+    with alone(federation.log), told_to_end(signal.SIGINT, signal.SIGTERM, *hangup()) as told:
         _check_certificate(server / "server.pem")
         require_free(federation.host, federation.port)
         with logged(federation.log):
@@ -107,7 +105,11 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
         raise UserError(f"{path}: server", owner.server, "it must be the server's address, as HOST:PORT")
     check_keys(place)
     words = [str(path), *(["--data", data] if data is not None else [])]
-    with alone(place / "client.log"), _told_to_end() as told, WorkerProcess(place, words, told) as worker:
+    with (
+        alone(place / "client.log"),
+        told_to_end(signal.SIGINT, signal.SIGTERM, *hangup()) as told,
+        WorkerProcess(place, words, told) as worker,
+    ):
         check_server(owner.server, place / "ca.crt")
         from protofed.deploy.node import Line, play  # and Flower
 
@@ -136,19 +138,3 @@ def why_not_valid(error: ssl.SSLCertVerificationError, authority: Path) -> str:
     if error.verify_code in (OTHER_NAME, OTHER_ADDRESS):
         return f"its certificate is for another name: {error.verify_message}"
     return f"its certificate is not of this federation ({authority}): {error.verify_message}"
-
-
-@contextlib.contextmanager
-def _told_to_end() -> Iterator[list[int]]:
-    """Signals that ask for the end, as they come."""
-    told: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        told.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, *hangup())}
-    try:
-        yield told
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
