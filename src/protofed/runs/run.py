@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from protofed.data.federation import Federation
+from protofed.data.federation_file import is_federation
 from protofed.engines.base import Outcome
 from protofed.engines.client_group import Group
 from protofed.engines.distributed import ALONE, Ranks
-from protofed.evaluation.accuracy import Evaluation
+from protofed.evaluation.accuracy import Evaluation, validation_score
 from protofed.evaluation.backdoor import backdoor_rate
 from protofed.evaluation.snapshot import Snapshot, take_snapshot
 from protofed.experiment import Experiment
@@ -41,6 +42,9 @@ from protofed.server.public_exchange import Agreement, agree, exchange_of
 from protofed.server.round import Round
 from protofed.trust.attacks import AttackMemory, Backdoor
 
+CUSTOM = "custom"
+"""What results call the dataset of a federation of the user's own."""
+
 
 class Interrupted(Exception):
     """Ctrl-C: the run stopped after a whole round."""
@@ -60,6 +64,8 @@ class Run:
         self.federation = setup.federation
         self.broadcast = setup.engine.initial_broadcast()
         self.history: list[Round] = []
+        self.called_off = False
+        """Whether a user's function has ended it."""
 
     def play(self, folder: RunFolder | None, progress: Progress) -> Result:
         """Play the remaining rounds."""
@@ -76,8 +82,9 @@ class Run:
                     played = self.play_round()
                     if late and folder is not None:
                         folder.keep_rounds(self.history[:-1])  # the last of which has been tested now
-                    stop = any(self.ranks.exchange(interrupted()))
-                    if stop and not played.accuracy:
+                    asked = self.ranks.exchange((interrupted(), progress.stops(played)))
+                    stop, self.called_off = (any(answers) for answers in zip(*asked, strict=True))
+                    if (stop or self.called_off) and not played.accuracy:
                         played = self.history[-1] = self.evaluated(played)
                     if folder is not None:
                         self._write_round(folder, played, stop)
@@ -230,11 +237,33 @@ class Run:
         return landmark or played.round % self.experiment.eval_every == 0
 
     def over(self) -> bool:
-        """Whether all rounds are played, or the time or the privacy budget is used up."""
+        """Whether there are no more rounds."""
+        return self.ended_by() is not None
+
+    def ended_by(self) -> str | None:
+        """Why there are no more rounds; none while there are."""
         budget = self.experiment.time_budget
-        spent = sum(played.seconds for played in self.history)
-        late = budget is not None and spent >= budget
-        return len(self.history) >= self.experiment.rounds or late or self._exhausted()
+        if len(self.history) >= self.experiment.rounds:
+            return "rounds"
+        if self.called_off:
+            return "callback"
+        if self._exhausted():
+            return "privacy budget"
+        if budget is not None and sum(played.seconds for played in self.history) >= budget:
+            return "time budget"
+        return "patience" if self._stale() else None
+
+    def _stale(self) -> bool:
+        """Whether validation accuracy has not risen for as many evaluations as patience lasts.
+
+        An evaluation that was made because a run was interrupted does not count: without that it would not be there.
+        """
+        patience = self.experiment.patience
+        if patience is None:
+            return False
+        found = [validation_score(self.method.score, one.accuracy) for one in self.history if self._due(one)]
+        values = [value for value in found if value is not None]
+        return bool(values) and len(values) - 1 - values.index(max(values)) >= patience
 
     def _exhausted(self) -> bool:
         """Whether another round would exceed the privacy budget."""
@@ -267,6 +296,16 @@ class Run:
         if self.drift:
             self._drift(self.drift.at(len(self.history) - 1))
 
+    def take_over(self, other: Run) -> None:
+        """Go to where another run of the same experiment stands; this one is on the CPU, that one anywhere."""
+        self.history, self.broadcast = list(other.history), other.broadcast.on_host()
+        for mine, theirs in zip(self.engine.groups, other.engine.groups, strict=True):
+            if rows := sorted(theirs.own.trained):
+                mine.own.put_packed(rows, theirs.own.packed(rows).cpu())  # which waits for what is under way
+            mine.taken.copy_(theirs.taken)
+        if self.drift:
+            self._drift(self.drift.at(len(self.history) - 1))
+
     def _attack_memory(self) -> AttackMemory:
         return {} if self.pipeline.attacking is None else self.pipeline.attacking.memory
 
@@ -289,19 +328,13 @@ class Run:
         """What of the models was not in the file they started from."""
         return list(dict.fromkeys(name for group in self.engine.groups for name in group.drawn_anew))
 
-    def _stopped(self) -> str:
-        """Why there are no more rounds."""
-        if len(self.history) >= self.experiment.rounds:
-            return "rounds"
-        return "privacy budget" if self._exhausted() else "time budget"
-
     def result(self, folder: RunFolder | None) -> Result:
         """What came out so far."""
         experiment = self.experiment
         accuracy = summarise(self.history)
-        return Result(
+        result = Result(
             method=self.method.name,
-            dataset=experiment.dataset,
+            dataset=CUSTOM if is_federation(experiment.dataset) else experiment.dataset,
             split=experiment.split,
             clients=self.federation.total,
             rounds=len(self.history),
@@ -316,7 +349,7 @@ class Run:
             bytes_up=sum(played.bytes_up for played in self.history),
             bytes_down=sum(played.bytes_down for played in self.history),
             seconds=sum(played.seconds for played in self.history),
-            stopped=self._stopped(),
+            stopped=self.ended_by() or "cut off",
             accuracy=accuracy,
             drift=self._drifted(),
             drawn_anew=None if experiment.start is None else self._drawn_anew(),
@@ -326,6 +359,7 @@ class Run:
             delta=None if self.privacy is None else experiment.delta,
             folder=None if folder is None else str(folder.path),
         )
+        return result.with_history(self.history)
 
 
 def new_run(

@@ -11,12 +11,21 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from protofed.internal.higher import ask
 from protofed.runs.result import Result
+from protofed.studies.frames import frame_of
 from protofed.studies.grid import GridStudy
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
 __all__ = ["Comparison", "MethodRow", "Spread"]
+
+CUT_SHORT = ("time budget", "privacy budget", "patience", "callback")
+"""What may end a run before its last round."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,21 @@ class Comparison:
     rows: list[MethodRow]
     folder: str | None = None
 
+    def __repr__(self) -> str:
+        return f"Comparison({summary_of(self.rows, self.results)})"
+
+    def frame(self) -> DataFrame:
+        """Return accuracies as a pandas data frame: a row for each method, seed, evaluated round, client and score."""
+        return frame_of(self.results)
+
+    def plot(self) -> Figure:
+        """Draw each method's score over rounds: the mean over seeds, and one standard deviation around it."""
+        figure: Figure = ask("figure_of", self)
+        return figure
+
+    def _repr_html_(self) -> str:
+        return str(ask("html_of", self))
+
     def notes(self) -> list[str]:
         """List what makes the methods unequal: rounds, bytes and budgets."""
         notes = []
@@ -116,7 +140,7 @@ class Comparison:
             least, most = min(traffic, key=traffic.__getitem__), max(traffic, key=traffic.__getitem__)
             spread = f"{least} ({traffic[least]:,.0f}) to {most} ({traffic[most]:,.0f})"
             notes.append(f"methods differ in bytes per round: from {spread}")
-        for limit in ("time budget", "privacy budget"):
+        for limit in CUT_SHORT:
             early = [f"{run.method} seed {run.seed} ({run.rounds})" for run in self.results if run.stopped == limit]
             if early:
                 notes.append(f"the {limit} cut rounds short: {', '.join(early)}")
@@ -160,6 +184,13 @@ class ComparisonStudy(GridStudy[Comparison]):
     def assemble(self, results: Sequence[Result], folder: Path | None) -> Comparison:
         """A row a method."""
         return Comparison(list(results), rows_of(results), None if folder is None else str(folder))
+
+
+def summary_of(rows: Sequence[MethodRow], results: Sequence[Result]) -> str:
+    """A study in a line or two: what it is of, and the scores of up to three methods."""
+    scores = [f"{row.method} {row.score} {row.accuracy[row.score].mean:.2f} %" for row in rows[:3]]
+    more = [f"{len(rows) - 3} more"] if len(rows) > 3 else []
+    return f"{len(results)} runs on {results[0].dataset if results else 'nothing'}: {', '.join([*scores, *more])}"
 
 
 def rows_of(results: Sequence[Result]) -> list[MethodRow]:

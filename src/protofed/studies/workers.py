@@ -161,7 +161,7 @@ class Team:
     def _play_here(self, task: Task) -> Result:
         play = prepare(task.experiment, task.folder)
         try:
-            return play(Relay(lambda standing: self._tell_and_check(task.named(standing))))
+            return play(Relay(lambda standing: self._tell_and_check(task.named(standing)), self.progress.stops))
         except KeyboardInterrupt:  # a second Ctrl-C, or the first one where there is no folder to go on from
             self._end(signal.SIGKILL)
             raise
