@@ -122,7 +122,7 @@ def _assembled(said: Any, tensors: dict[str, Tensor]) -> Federation:
         assert train is not None
         assert pool is not None
         own, mean, std = tensors[f"own/{place}"], tuple(held["mean"]), tuple(held["std"])
-        if own.dtype != torch.int64:
-            raise UserError("own", str(own.dtype), "give int64")
+        if own.dtype != torch.int64 or own.dim() != 1:
+            raise UserError("own", f"{own.dtype} {list(own.shape)}", "give int64 [m]")
         clients.append(Client(train, pool, own, validation, mean, std))
     return Federation(tuple(clients), tuple(said["classes"]), tuple(said["domains"]), some(said["novel"]))

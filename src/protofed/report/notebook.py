@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from functools import singledispatch
 from html import escape
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 from rich.text import Text
 
@@ -22,10 +25,6 @@ from protofed.runs.result import Result
 from protofed.serving.predictor import Predictions
 from protofed.studies.comparison import Comparison
 from protofed.studies.sweeps import Sweep
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MOST = 20
 """Images of predictions that are listed and drawn."""
@@ -155,8 +154,6 @@ def predictions_figure(found: Predictions) -> Figure:
 
 
 def _figure(panels: int) -> tuple[Figure, list[Axes]]:
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(10.0 if panels > 1 else 7.0, 4.0), layout="constrained")
     return figure, [figure.add_subplot(1, panels, place + 1) for place in range(panels)]
 
@@ -167,8 +164,6 @@ def _look(number: int) -> dict[str, Any]:
 
 
 def _finish(axes: Axes, label: str) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     axes.set(xlabel="round", ylabel=label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
