@@ -16,6 +16,7 @@ import yaml
 from torch import Tensor, nn
 
 import protofed
+from protofed.api import AnyMethod
 from protofed.data import Dataset, federate, load
 from protofed.data.build import federation_of
 from protofed.data.splits import Split
@@ -151,7 +152,7 @@ def shell(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_comparison_of_objects_is_that_of_worker_processes_and_of_memory(tmp_path: Path) -> None:
-    methods = ["local", FedAvg, Halved(factor=0.25)]
+    methods: list[AnyMethod] = ["local", FedAvg, Halved(factor=0.25)]
     found = protofed.compare(methods, 2, jobs=2, out=tmp_path / "all", quiet=True, **OBJECTS)
     assert [row.method for row in found.rows] == ["local", "fedavg", "halved"]
     assert [run.params.get("factor") for run in found.results] == [None] * 4 + [0.25] * 2
@@ -286,7 +287,7 @@ def test_a_split_may_be_a_function(tmp_path: Path) -> None:
 
 def test_what_is_no_method_model_or_split_is_refused() -> None:
     with pytest.raises(UserError, match="a class, or a function of"):
-        protofed.run(model=net((1, 8, 8), 10))  # type: ignore[arg-type]
+        protofed.run(model=net((1, 8, 8), 10))
     with pytest.raises(UserError, match="a class that extends"):
         protofed.run(nn.Linear)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="divided already"):

@@ -7,6 +7,7 @@ import sys
 from base64 import b64decode
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -74,12 +75,12 @@ def test_everything_has_a_table_and_a_picture(result: Result, comparison: Compar
         (federation(), ["client", "own test"]),
         (predictions(), ["&lt;dog&gt;", "unknown", "9.000"]),
     ):
-        html = outcome._repr_html_()  # type: ignore[attr-defined]
+        html = outcome._repr_html_()
         assert picture(html).startswith(b"\x89PNG")
         table = html[html.index("<table>") : html.index("</table>")]
         assert all(word in table for word in words), (words, table)
         assert "<dog>" not in html
-        assert isinstance(outcome.plot(), Figure)  # type: ignore[attr-defined]
+        assert isinstance(outcome.plot(), Figure)
 
 
 def test_a_table_of_the_terminal_is_one_of_html(result: Result) -> None:
@@ -92,16 +93,18 @@ def test_a_results_curves_are_its_rounds(result: Result) -> None:
     accuracy, loss = result.plot().axes
     lines = {str(line.get_label()): line for line in accuracy.get_lines()}
     assert {*lines} == {*result.accuracy}
-    assert list(lines[result.score].get_xdata()) == [2, 3]
-    assert list(lines[result.score].get_ydata()) == [p.accuracy[result.score] for p in result.history if p.accuracy]
-    assert list(loss.get_lines()[0].get_ydata()) == [played.loss for played in result.history]
+    assert np.asarray(lines[result.score].get_xdata()).tolist() == [2, 3]
+    assert np.asarray(lines[result.score].get_ydata()).tolist() == [
+        p.accuracy[result.score] for p in result.history if p.accuracy
+    ]
+    assert np.asarray(loss.get_lines()[0].get_ydata()).tolist() == [played.loss for played in result.history]
 
 
 def test_a_comparisons_curves_are_means(comparison: Comparison) -> None:
     (axes,) = comparison.plot().axes
     first = axes.get_lines()[0]
     row = comparison.rows[0]
-    assert first.get_ydata()[-1] == pytest.approx(row.accuracy[row.score].mean)
+    assert np.asarray(first.get_ydata())[-1] == pytest.approx(row.accuracy[row.score].mean)
     rounds, _, spreads = mean_curve(comparison.results[:2], row.score)
     assert rounds == [1, 2, 3]
     assert spreads[-1] == pytest.approx(row.accuracy[row.score].std)

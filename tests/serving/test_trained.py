@@ -47,6 +47,16 @@ def test_the_models_are_those_that_were_tested(tmp_path: Path, engine: Any, in_m
         result.models[3]
 
 
+def test_clients_that_see_their_pixels_differently_have_one_averaged_model() -> None:
+    dataset = load("digits", train_size=200)
+    bright = protofed.Samples.of(dataset.train.images // 2, dataset.train.labels)
+    clients = tuple(protofed.Client.of(train, dataset.test) for train in (dataset.train, bright))
+    options = {name: value for name, value in SMALL.items() if name not in ("train_size", "clients")}
+    result = protofed.run("fedavg", federation=protofed.Federation(clients, dataset.classes), **options)
+    assert list(result.models) == [0, 1, "global"]
+    assert list(protofed.run("fesem", **SMALL).models) == [0, 1, 2]  # an averaged model for each cluster
+
+
 def test_without_an_averaged_model_there_are_the_clients_own() -> None:
     assert list(protofed.run("fedproto", **SMALL).models) == [0, 1, 2]
 

@@ -45,10 +45,12 @@ class TrainedModels(Mapping[int | str, nn.Module]):
         return len(list(iter(self)))
 
     def _averaged(self) -> State | None:
-        """The averaged model; none where there is none, or one for each cluster of clients or kind of network."""
-        group, *others = self.run.engine.groups
-        sent = sent_to(self.run.method, group, self.run.broadcast)
-        return None if others or len(sent) > 1 else models_of(group, range(1), sent).get(GLOBAL)
+        """The averaged model; none where there is none, or one for each cluster of clients."""
+        first, *others = self.run.engine.groups
+        sent = sent_to(self.run.method, first, self.run.broadcast)
+        alike = all(group.own.initial.keys() == first.own.initial.keys() for group in others)
+        everyones = all(sent_to(self.run.method, group, self.run.broadcast) == sent for group in others)
+        return models_of(first, range(1), sent).get(GLOBAL) if len(sent) == 1 and alike and everyones else None
 
 
 def models_of_result(result: Result, run: Run | None) -> TrainedModels:

@@ -8,7 +8,7 @@ import io
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -115,7 +115,7 @@ class Comparison:
     folder: str | None = None
 
     def __repr__(self) -> str:
-        return f"Comparison({summary_of(self.rows, self.results)})"
+        return f"Comparison({summary_of({row.method: row for row in self.rows}, self.results)})"
 
     def frame(self) -> DataFrame:
         """Return accuracies as a pandas data frame: a row for each method, seed, evaluated round, client and score."""
@@ -186,9 +186,9 @@ class ComparisonStudy(GridStudy[Comparison]):
         return Comparison(list(results), rows_of(results), None if folder is None else str(folder))
 
 
-def summary_of(rows: Sequence[MethodRow], results: Sequence[Result]) -> str:
-    """A study in a line or two: what it is of, and the scores of up to three methods."""
-    scores = [f"{row.method} {row.score} {row.accuracy[row.score].mean:.2f} %" for row in rows[:3]]
+def summary_of(rows: Mapping[str, MethodRow], results: Sequence[Result]) -> str:
+    """A study in a line or two: what it is of, and the first three scores by name."""
+    scores = [f"{name} {row.score} {row.accuracy[row.score].mean:.2f} %" for name, row in rows.items()][:3]
     more = [f"{len(rows) - 3} more"] if len(rows) > 3 else []
     return f"{len(results)} runs on {results[0].dataset if results else 'nothing'}: {', '.join([*scores, *more])}"
 

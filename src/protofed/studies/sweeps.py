@@ -80,7 +80,8 @@ class Sweep:
     folder: str | None = None
 
     def __repr__(self) -> str:
-        return f"Sweep(over {', '.join(self.grid)}, {summary_of([cell.row for cell in self.cells], self.results)})"
+        rows = {" ".join(filter(None, [cell.method, text_of(cell.setting)])): cell.row for cell in self.cells}
+        return f"Sweep(over {', '.join(self.grid)}, {summary_of(rows, self.results)})"
 
     def frame(self) -> DataFrame:
         """Return accuracies as a pandas data frame: a row for each setting, method, seed, round, client and score."""
