@@ -146,6 +146,8 @@ def test_who_takes_part_may_change(tmp_path: Path) -> None:
         ({}, {"megabytes_per_day": 0.001}, "MB: 0.001 MB are allowed in a day"),
         ({"rounds": 4}, {"turns": 3}, "4 rounds: 3 turns of a run are allowed"),
         ({"method": "mine.py:Mine"}, {}, "the code of mine.py:Mine: it is not listed under methods"),
+        ({"split": "mine.py:cut"}, {}, "the code of mine.py:cut: it is not listed under methods"),
+        ({"model": "os:system"}, {}, "the code of os:system: it is not listed under methods"),
     ],
 )
 def test_the_owner_bounds_what_touches_privacy(

@@ -23,7 +23,7 @@ from protofed.report.split_heatmap import heat_map_figure
 from protofed.report.terminal import result_table, split_table
 from protofed.runs.result import Result
 from protofed.serving.predictor import Predictions
-from protofed.studies.comparison import Comparison
+from protofed.studies.comparison import Comparison, MethodRow
 from protofed.studies.sweeps import Sweep
 
 MOST = 20
@@ -95,7 +95,7 @@ def result_figure(result: Result) -> Figure:
         left.plot(*zip(*tested, strict=True), **_look(number), **style)
     right.plot([played.round for played in result.history], [played.loss for played in result.history], **_look(0))
     _finish(left, "accuracy in %")
-    left.legend(fontsize=7)
+    left.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     _finish(right, "training loss")
     figure.suptitle(f"{result.method}, {result.dataset}, seed {result.seed}", fontsize=10)
     return figure
@@ -103,18 +103,25 @@ def result_figure(result: Result) -> Figure:
 
 @figure_of.register
 def comparison_figure(comparison: Comparison) -> Figure:
-    """Each method's score over rounds: the mean over seeds, and one standard deviation around it."""
+    """One accuracy of every method over rounds: the mean over seeds, and one standard deviation around it."""
     figure, (axes,) = _figure(1)
+    score = common_score(comparison.rows)
     for number, row in enumerate(comparison.rows):
         runs = [result for result in comparison.results if result.method == row.method]
-        rounds, means, spreads = mean_curve(runs, row.score)
-        axes.plot(rounds, means, **_look(number), label=f"{row.method} ({row.score})")
+        rounds, means, spreads = mean_curve(runs, score)
+        axes.plot(rounds, means, **_look(number), label=row.method)
         low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
         high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
         axes.fill_between(rounds, low, high, color=COLOURS[number % len(COLOURS)], alpha=0.15, linewidth=0)
-    _finish(axes, "accuracy in %, mean ± std over seeds")
+    _finish(axes, f"{score} in %, mean ± std over seeds")
     axes.legend(fontsize=8)
     return figure
+
+
+def common_score(rows: Sequence[MethodRow]) -> str:
+    """An accuracy that all methods have by a rule of their own: one that a paper reports, or else of heads."""
+    shared = [row.score for row in rows if all(row.score in one.accuracy.keys() - {*one.diagnostic} for one in rows)]
+    return shared[0] if shared else "own/all/head"
 
 
 def mean_curve(runs: Sequence[Result], score: str) -> tuple[list[int], list[float], list[float]]:
@@ -150,6 +157,7 @@ def predictions_figure(found: Predictions) -> Figure:
         for x, height, label in zip(at, heights, found.top[:shown, place].tolist(), strict=True):
             axes.text(x, height, found.names[label], ha="center", va="bottom", fontsize=7)
     axes.set(xlabel="image", ylabel="distance to the class; the nearest is the answer")
+    axes.set_xticks([number + (0.8 - width) / 2 for number in range(shown)], [str(number) for number in range(shown)])
     return figure
 
 

@@ -122,7 +122,7 @@ class Comparison:
         return frame_of(self.results)
 
     def plot(self) -> Figure:
-        """Draw each method's score over rounds: the mean over seeds, and one standard deviation around it."""
+        """Draw an accuracy that all methods have over rounds: the mean over seeds, and one deviation around it."""
         figure: Figure = ask("figure_of", self)
         return figure
 
@@ -190,7 +190,8 @@ def summary_of(rows: Mapping[str, MethodRow], results: Sequence[Result]) -> str:
     """A study in a line or two: what it is of, and the first three scores by name."""
     scores = [f"{name} {row.score} {row.accuracy[row.score].mean:.2f} %" for name, row in rows.items()][:3]
     more = [f"{len(rows) - 3} more"] if len(rows) > 3 else []
-    return f"{len(results)} runs on {results[0].dataset if results else 'nothing'}: {', '.join([*scores, *more])}"
+    number = f"{len(results)} run{'s' * (len(results) != 1)}"
+    return f"{number} on {results[0].dataset if results else 'nothing'}: {', '.join([*scores, *more])}"
 
 
 def rows_of(results: Sequence[Result]) -> list[MethodRow]:
