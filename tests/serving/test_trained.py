@@ -99,3 +99,10 @@ def test_a_study_has_models_in_its_folder(tmp_path: Path) -> None:
     alone = protofed.compare(["fedavg"], 1, jobs=1, **SMALL)
     with pytest.raises(UserError, match="give it a folder"):
         len(alone.results[0].models)
+
+
+def test_clients_of_a_network_keep_their_models(tmp_path: Path) -> None:
+    result = protofed.run("fedavg", out=tmp_path / "run", **SMALL)
+    (tmp_path / "run/flower.json").write_text("{}")
+    with pytest.raises(UserError, match="keep their own"):
+        len(result.models)

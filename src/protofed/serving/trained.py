@@ -66,7 +66,12 @@ def predictor_of_result(result: Result, run: Run | None, client: int | None) -> 
 def _at_its_end(result: Result, run: Run | None) -> Run:
     """The run as it ended, on the CPU: from its folder, or a copy of the one that was played in memory."""
     if result.folder is not None:
-        return restored(RunFolder.open(Path(result.folder)))
+        opened = RunFolder.open(Path(result.folder))
+        if opened.over_network:
+            raise UserError(
+                "models", result.folder, "its clients keep their own; `protofed export` has the averaged one"
+            )
+        return restored(opened)
     if run is None:
         raise UserError("models", None, "a study in memory keeps results only: give it a folder with out=…")
     copy = new_run(dataclasses.replace(run.experiment, **PLAIN))
