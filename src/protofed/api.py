@@ -86,7 +86,7 @@ def run(
     _keep(federation, folder)
     with _shown(quiet, 1, on_round) as shown:
         result = prepared.play(opened, shown)
-    return result.with_run(prepared if folder is None else None, (method, model, split, federation))
+    return result.with_run(prepared.ended() if folder is None else None, (method, model, split, federation))
 
 
 def compare(

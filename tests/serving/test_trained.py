@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ import torch
 from torch import nn
 
 import protofed
+from protofed import api
 from protofed.data import load
 from protofed.errors import UserError
 from protofed.models.output import Output
 from protofed.runs.folder import RunFolder
+from protofed.runs.run import Run, new_run
 from protofed.serving.export import export
 
 SMALL: dict[str, Any] = {
@@ -106,3 +110,18 @@ def test_clients_of_a_network_keep_their_models(tmp_path: Path) -> None:
     (tmp_path / "run/flower.json").write_text("{}")
     with pytest.raises(UserError, match="keep their own"):
         len(result.models)
+
+
+def test_a_result_keeps_neither_data_nor_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[Run]] = []
+
+    def remembered(experiment: protofed.Experiment) -> Run:
+        run = new_run(experiment)
+        made.append(weakref.ref(run))
+        return run
+
+    monkeypatch.setattr(api, "new_run", remembered)
+    result = protofed.run("fedavg", **SMALL)
+    gc.collect()
+    assert [found() for found in made] == [None]
+    assert len(result.models) == 4

@@ -148,7 +148,7 @@ class Result:
         return self
 
     def with_run(self, run: object, held: Sequence[object]) -> Self:
-        """Remember the run, for the models of one that has no folder, and hold a user's objects that it is made of."""
+        """Remember how a run without a folder ended, for its models, and hold a user's objects that it is made of."""
         vars(self).update(_run=run, _held=tuple(held))
         return self
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,6 +17,7 @@ from protofed.data.federation import Federation
 from protofed.data.federation_file import is_federation
 from protofed.engines.base import Outcome
 from protofed.engines.client_group import Group
+from protofed.engines.client_models import Store
 from protofed.engines.distributed import ALONE, Ranks
 from protofed.evaluation.accuracy import Evaluation, validation_score
 from protofed.evaluation.backdoor import backdoor_rate
@@ -24,7 +25,7 @@ from protofed.evaluation.snapshot import Snapshot, take_snapshot
 from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
 from protofed.internal.profiling import profiled_round, section
-from protofed.messages import Traffic
+from protofed.messages import Broadcast, Traffic
 from protofed.methods import parameters
 from protofed.methods.base import Clock, Method
 from protofed.models import ModelSpec, parameter_count
@@ -48,6 +49,16 @@ CUSTOM = "custom"
 
 class Interrupted(Exception):
     """Ctrl-C: the run stopped after a whole round."""
+
+
+class Ended(NamedTuple):
+    """How a run has ended: what its models are taken from when the run itself is gone."""
+
+    experiment: Experiment
+    history: Sequence[Round]
+    broadcast: Broadcast
+    own: Sequence[Store]
+    taken: Sequence[torch.Tensor]
 
 
 class Run:
@@ -296,13 +307,19 @@ class Run:
         if self.drift:
             self._drift(self.drift.at(len(self.history) - 1))
 
-    def take_over(self, other: Run) -> None:
-        """Go to where another run of the same experiment stands; this one is on the CPU, that one anywhere."""
-        self.history, self.broadcast = list(other.history), other.broadcast.on_host()
-        for mine, theirs in zip(self.engine.groups, other.engine.groups, strict=True):
-            if rows := sorted(theirs.own.trained):
-                mine.own.put_packed(rows, theirs.own.packed(rows).cpu())  # which waits for what is under way
-            mine.taken.copy_(theirs.taken)
+    def ended(self) -> Ended:
+        """What is left of this run, which trains no more: not its data, and nothing on its device."""
+        stores = [group.own.to_host() for group in self.engine.groups]
+        taken = [group.taken.cpu() for group in self.engine.groups]  # which waits for what is under way
+        return Ended(self.experiment, self.history, self.broadcast.on_host(), stores, taken)
+
+    def take_over(self, other: Ended) -> None:
+        """Go to where another run of the same experiment has ended; this one is on the CPU."""
+        self.history, self.broadcast = list(other.history), other.broadcast
+        for group, store, taken in zip(self.engine.groups, other.own, other.taken, strict=True):
+            for row in sorted(store.trained):  # one by one, as all may be too large for the memory
+                group.own.put_packed([row], store.packed([row]))
+            group.taken.copy_(taken)
         if self.drift:
             self._drift(self.drift.at(len(self.history) - 1))
 

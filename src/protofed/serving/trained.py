@@ -14,7 +14,7 @@ from protofed.errors import UserError
 from protofed.evaluation.accuracy import models_of, sent_to
 from protofed.runs.folder import RunFolder
 from protofed.runs.result import Result
-from protofed.runs.run import Run, new_run
+from protofed.runs.run import Ended, Run, new_run
 from protofed.serving.export import PLAIN, export_run, restored
 from protofed.serving.predictor import Predictor
 
@@ -53,18 +53,18 @@ class TrainedModels(Mapping[int | str, nn.Module]):
         return models_of(first, range(1), sent).get(GLOBAL) if len(sent) == 1 and alike and everyones else None
 
 
-def models_of_result(result: Result, run: Run | None) -> TrainedModels:
+def models_of_result(result: Result, ended: Ended | None) -> TrainedModels:
     """The models that a run has trained."""
-    return TrainedModels(_at_its_end(result, run))
+    return TrainedModels(_at_its_end(result, ended))
 
 
-def predictor_of_result(result: Result, run: Run | None, client: int | None) -> Predictor:
+def predictor_of_result(result: Result, ended: Ended | None, client: int | None) -> Predictor:
     """What predicts by a run's model and prototypes, as after `export` and `load`."""
-    return export_run(_at_its_end(result, run), client, result.stopped).predictor
+    return export_run(_at_its_end(result, ended), client, result.stopped).predictor
 
 
-def _at_its_end(result: Result, run: Run | None) -> Run:
-    """The run as it ended, on the CPU: from its folder, or a copy of the one that was played in memory."""
+def _at_its_end(result: Result, ended: Ended | None) -> Run:
+    """The run as it ended, on the CPU: from its folder, or from what one in memory has left."""
     if result.folder is not None:
         opened = RunFolder.open(Path(result.folder))
         if opened.over_network:
@@ -72,11 +72,11 @@ def _at_its_end(result: Result, run: Run | None) -> Run:
                 "models", result.folder, "its clients keep their own; `protofed export` has the averaged one"
             )
         return restored(opened)
-    if run is None:
+    if ended is None:
         raise UserError("models", None, "a study in memory keeps results only: give it a folder with out=…")
-    copy = new_run(dataclasses.replace(run.experiment, **PLAIN))
-    copy.take_over(run)
-    return copy
+    run = new_run(dataclasses.replace(ended.experiment, **PLAIN))
+    run.take_over(ended)
+    return run
 
 
 def _loaded(group: Group, state: State) -> nn.Module:
