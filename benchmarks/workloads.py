@@ -340,7 +340,7 @@ def _comparing(
 ) -> Callable[[], object]:
     options = dataclasses.asdict(experiment)
     del options["method"]
-    return lambda: protofed.compare(methods, seeds, jobs=jobs, **options)
+    return lambda: protofed.compare(methods, seeds, jobs=jobs, quiet=True, **options)
 
 
 FEDPROTO = Experiment(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,16 +12,22 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+import yaml
 from torch import Tensor, nn
 
 import protofed
-from protofed.data import federate, load
+from protofed.api import AnyMethod
+from protofed.data import Dataset, federate, load
+from protofed.data.build import federation_of
 from protofed.data.splits import Split
 from protofed.errors import UserError
 from protofed.methods.base import Batch, Turn, cross_entropy
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
+from protofed.report.html import gather
+from protofed.runs.folder import RunFolder
 from protofed.runs.result import Result
+from protofed.studies import workers
 from tests.support.command_line import result_of, succeed
 
 SMALL: dict[str, Any] = {"train_size": 150, "clients": 3, "rounds": 2, "device": "cpu", "threads": 1}
@@ -92,7 +99,7 @@ def test_a_method_object_is_the_method_of_that_name() -> None:
 def test_a_model_may_be_a_callable() -> None:
     result = protofed.run("fedproto", model=net, **SMALL)
     assert result.model_parameters == [64 * 6 + 6 + 6 * 10 + 10]
-    assert result.model == "custom"
+    assert result.model == "tests.test_api:net"
 
 
 def test_a_federation_of_ones_own_is_learnt() -> None:
@@ -110,14 +117,212 @@ def test_a_federation_made_from_a_dataset_gives_the_same_run() -> None:
     assert made.accuracy == named.accuracy
 
 
-@pytest.mark.parametrize(
-    ("objects", "name"),
-    [({"method": Halved()}, "method"), ({"model": net}, "model"), ({"federation": own_federation()}, "federation")],
-)
-def test_objects_cannot_be_written_to_a_folder(tmp_path: Path, objects: dict[str, Any], name: str) -> None:
-    with pytest.raises(UserError, match=f"{name} cannot be an object"):
-        protofed.run(out=tmp_path / "run", **objects)
-    assert not (tmp_path / "run").exists()
+OBJECTS: dict[str, Any] = {"model": net, "federation": own_federation(), "rounds": 2, "device": "cpu", "threads": 1}
+
+
+def test_a_run_of_objects_is_written_and_goes_on_in_a_shell(tmp_path: Path) -> None:
+    whole = protofed.run(Halved(factor=0.25), out=tmp_path / "whole", quiet=True, **OBJECTS)
+    assert whole.accuracy == protofed.run(Halved(factor=0.25), quiet=True, **OBJECTS).accuracy
+    assert (whole.dataset, whole.split, whole.params["factor"]) == ("custom", "custom", 0.25)
+    with pytest.raises(RuntimeError, match="enough"):
+        protofed.run(Halved(factor=0.25), out=tmp_path / "cut", on_round=enough, quiet=True, **OBJECTS)
+    (tmp_path / "elsewhere").mkdir()
+    outcome = shell(tmp_path / "elsewhere", "resume", str(tmp_path / "cut"), "--quiet")
+    assert outcome.returncode == 0, outcome.stderr
+    assert result_of(tmp_path / "cut") == result_of(tmp_path / "whole")
+    assert (tmp_path / "cut/rounds.jsonl").read_text().count("\n") == 2
+
+
+def enough(played: protofed.Round) -> None:
+    """A callback that fails in the second round: the first is on disk."""
+    if played.round == 2:
+        raise RuntimeError("enough")
+
+
+def shell(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own, which finds the modules of this one."""
+    return subprocess.run(
+        [sys.executable, "-m", "protofed", *arguments],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_comparison_of_objects_is_that_of_worker_processes_and_of_memory(tmp_path: Path) -> None:
+    methods: list[AnyMethod] = ["local", FedAvg, Halved(factor=0.25)]
+    found = protofed.compare(methods, 2, jobs=2, out=tmp_path / "all", quiet=True, **OBJECTS)
+    assert [row.method for row in found.rows] == ["local", "fedavg", "halved"]
+    assert [run.params.get("factor") for run in found.results] == [None] * 4 + [0.25] * 2
+    alone = protofed.compare(methods, 2, jobs=1, quiet=True, **OBJECTS)
+    assert [run.accuracy for run in alone.results] == [run.accuracy for run in found.results]
+    assert [len(run.history) for run in alone.results] == [2] * 6
+    shutil.rmtree(tmp_path / "all/halved-seed1")
+    again = protofed.resume(tmp_path / "all", quiet=True)
+    assert [run.accuracy for run in again.results] == [run.accuracy for run in found.results]
+    assert gather([tmp_path / "all"])["about"]
+
+
+def test_worker_processes_read_what_this_process_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "START_UP", 0)
+    found = protofed.compare([Halved, FedAvg], 2, jobs=2, out=tmp_path / "all", quiet=True, **OBJECTS)
+    alone = protofed.compare([Halved, FedAvg], 2, jobs=1, quiet=True, **OBJECTS)
+    assert [run.accuracy for run in found.results] == [run.accuracy for run in alone.results]
+
+
+def test_a_sweep_of_objects(tmp_path: Path) -> None:
+    grid = {"factor": [0.5, 1.0]}
+    found = protofed.sweep(grid, [Halved(factor=0.1), "fedavg"], 1, out=tmp_path / "all", quiet=True, **OBJECTS)
+    settings = [(cell.method, cell.setting) for cell in found.cells]
+    assert settings == [("halved", {"factor": 0.5}), ("fedavg", {}), ("halved", {"factor": 1.0})]
+    assert found.cells[2].row.accuracy == found.cells[1].row.accuracy
+    assert protofed.resume(tmp_path / "all", quiet=True).to_json() == found.to_json()
+    with pytest.raises(UserError, match="about data"):
+        protofed.sweep({"alpha": [0.1, 1]}, ["fedavg"], 1, federation=own_federation())
+
+
+def local_method() -> type[FedAvg]:
+    """A class that no other process finds."""
+
+    @dataclass(frozen=True)
+    class Third(Halved):
+        """A third of the loss."""
+
+        name: ClassVar[str] = "third"
+        factor: float = 1 / 3
+
+    return Third
+
+
+def test_what_only_this_session_has_goes_on_from_python(tmp_path: Path) -> None:
+    third, options = local_method(), {**SMALL, "quiet": True}
+
+    def small(shape: tuple[int, int, int], classes: int) -> nn.Module:
+        return net(shape, classes)
+
+    whole = protofed.compare([third, "local"], 1, model=small, out=tmp_path / "whole", **options)
+    with pytest.raises(RuntimeError, match="enough"):
+        protofed.compare([third, "local"], 1, model=small, out=tmp_path / "cut", on_round=enough, **options)
+    refused = shell(tmp_path, "resume", "cut")
+    assert refused.returncode != 0
+    assert "session:third" in refused.stderr
+    assert "protofed.resume(DIR, method=…)" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    with pytest.raises(UserError, match="the folder was begun with session:third"):
+        protofed.resume(tmp_path / "cut", method=Halved)
+    found = protofed.resume(tmp_path / "cut", method=local_method(), model=small, quiet=True)
+    assert [run.accuracy for run in found.results] == [run.accuracy for run in whole.results]
+
+
+def test_runs_of_this_session_stay_in_this_process() -> None:
+    with pytest.raises(UserError, match=r"third(-\d+)? is of this session"):
+        protofed.compare([local_method()], 1, jobs=2, **SMALL)
+    with pytest.raises(UserError, match="on_round is called here"):
+        protofed.compare(["local"], 1, jobs=2, on_round=enough, **SMALL)
+
+
+SCRIPT = """
+from dataclasses import dataclass
+import protofed
+from protofed.methods.fedavg import FedAvg
+
+@dataclass(frozen=True)
+class Mine(FedAvg):
+    name = "mine"
+
+def stop(played):
+    if played.round == 2:
+        raise RuntimeError("enough")
+
+options = dict(model="cnn", train_size=150, clients=3, rounds=2, device="cpu", threads=1)
+try:
+    protofed.compare([Mine], 1, out="cut", on_round=stop, **options)
+except RuntimeError:
+    pass
+"""
+
+
+@pytest.mark.slow  # five processes
+def test_a_method_of_a_script_is_named_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    assert python(tmp_path, "mine.py").returncode == 0
+    assert yaml.safe_load((tmp_path / "cut/compare.yaml").read_text())["methods"] == [f"{tmp_path}/mine.py:Mine"]
+    refused = shell(tmp_path, "resume", "cut")  # which has to import the script, and must not run it again
+    assert refused.returncode != 0
+    assert "if __name__ ==" in refused.stderr
+    (tmp_path / "mine.py").write_text(
+        SCRIPT.replace("\ntry:", '\nif __name__ == "__main__":\n  try:')
+        .replace("\n    protofed", "\n      protofed")
+        .replace("\nexcept", "\n  except")
+        .replace("    pass", "      pass")
+    )
+    assert shell(tmp_path, "resume", "cut", "--quiet").returncode == 0
+
+
+def python(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """A script in a process of its own."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(protofed.__file__).parents[1])}
+    return subprocess.run([sys.executable, script], cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def every_other(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor]:  # noqa: ARG001
+    """A split that a user might write."""
+    return [torch.arange(client, len(dataset.train), clients) for client in range(clients)]
+
+
+def test_a_split_may_be_a_function(tmp_path: Path) -> None:
+    result = protofed.run("local", model="cnn", split=every_other, out=tmp_path / "run", quiet=True, **SMALL)
+    assert result.split == "tests.test_api:every_other"
+    counts = federation_of(RunFolder.open(tmp_path / "run").experiment()).counts
+    assert counts.sum(1).tolist() == [50, 50, 50]
+    with pytest.raises(UserError, match="one client only"):
+        protofed.run(
+            "local", model="cnn", split=lambda *_: [torch.tensor([1]), torch.tensor([2]), torch.tensor([1])], **SMALL
+        )
+    with pytest.raises(UserError, match="give 3 tensors"):
+        protofed.run("local", model="cnn", split=lambda *_: [torch.tensor([1])], **SMALL)
+
+
+def test_what_is_no_method_model_or_split_is_refused() -> None:
+    with pytest.raises(UserError, match="a class, or a function of"):
+        protofed.run(model=net((1, 8, 8), 10))
+    with pytest.raises(UserError, match="a class that extends"):
+        protofed.run(nn.Linear)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="divided already"):
+        protofed.run(federation=own_federation(), split="iid")
+
+
+def test_a_callback_sees_every_round_and_may_end_the_run(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def watch(played: protofed.Round) -> bool:
+        seen.append(played.round)
+        return played.round == 3
+
+    options = {**SMALL, "rounds": 5, "eval_every": 5, "quiet": True}
+    result = protofed.run("fedavg", model="cnn", on_round=watch, out=tmp_path / "run", **options)
+    assert (seen, result.stopped, result.rounds) == ([1, 2, 3], "callback", 3)
+    assert [bool(played.accuracy) for played in result.history] == [False, False, True]
+    assert Result.read(tmp_path / "run") == result
+    assert protofed.resume(tmp_path / "run") == result  # it has ended, and does not go on
+    plain = protofed.run("fedavg", model="cnn", **{**options, "rounds": 3, "eval_every": 3})
+    assert plain.accuracy == result.accuracy
+    seen.clear()
+    found = protofed.compare(["fedavg", "local"], 1, model="cnn", on_round=watch, **options)
+    assert seen == [1, 2, 3] * 2
+    assert {run.stopped for run in found.results} == {"callback"}
+    assert "the callback cut rounds short: fedavg seed 0 (3), local seed 0 (3)" in found.notes()
+
+
+def test_progress_is_shown_unless_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    protofed.run("local", model="cnn", **SMALL)
+    assert "local seed 0: round 2/2" in capsys.readouterr().err
+    protofed.compare(["local"], 1, model="cnn", **SMALL)
+    assert "local seed 0: own/own/head" in capsys.readouterr().err
+    protofed.run("local", model="cnn", quiet=True, **SMALL)
+    assert capsys.readouterr().err == ""
 
 
 def test_parameters_beside_a_method_object_are_refused() -> None:

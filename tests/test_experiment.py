@@ -32,7 +32,7 @@ OTHER: dict[str, Any] = {
     **{"privacy": "client", "clip": 2.0, "noise": 1.5, "epsilon": 4.0, "delta": 1e-6, "min_count": 3},
     **{"attack": "sign-flip", "attackers": 0.3, "defence": "median", "secure": True},
     **{"episode_ways": 2, "episode_shots": 1, "episodes": 60},
-    **{"checkpoint_every": 5, "width": 3, "threads": 2, "deterministic": True, "eval_every": 4},
+    **{"checkpoint_every": 5, "width": 3, "threads": 2, "deterministic": True, "eval_every": 4, "patience": 6},
 }
 """A value for every field that is not its default."""
 
@@ -69,7 +69,10 @@ def test_the_machines_options_are_those_that_change_no_result() -> None:
 
 EDGES: list[tuple[str, float, float, str]] = [
     *((name, 1, 0, "1 or more") for name in ("min_size", "ways", "shots", "test_shots", "long_tail", "clients")),
-    *((name, 1, 0, "1 or more") for name in ("rounds", "epochs", "batch_size", "episode_shots", "eval_every")),
+    *(
+        (name, 1, 0, "1 or more")
+        for name in ("rounds", "epochs", "batch_size", "episode_shots", "eval_every", "patience")
+    ),
     *((name, 1, 0, "1 or more") for name in ("checkpoint_every", "width", "threads")),
     *((name, 1e-300, 0, "above 0") for name in ("alpha", "lr", "lr_decay", "clip", "epsilon", "time_budget")),
     *((name, 0, -1, "0 or more") for name in ("momentum", "weight_decay", "half_width", "novel", "seed")),

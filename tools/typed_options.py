@@ -8,7 +8,7 @@ from protofed.experiment import PATHS, Experiment, options
 
 MODULE = Path(__file__).parent.parent / "src" / "protofed" / "experiment.py"
 BEGIN, END = "# Options: written by `make typed-options`.\n", "# End of Options.\n"
-OWN = ("method", "model")
+OWN = ("method", "model", "split")
 """Arguments of their own: they may be objects."""
 
 

@@ -11,22 +11,37 @@ from typing import TYPE_CHECKING, Any
 from protofed.internal.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from protofed.api import compare, run, sweep
+    from protofed.api import compare, resume, run, sweep
     from protofed.data.federation import Client, Federation
     from protofed.data.samples import Samples
     from protofed.experiment import Experiment
+    from protofed.server.round import Round
     from protofed.serving.predictor import load
 
-__all__ = ["Client", "Experiment", "Federation", "Samples", "__version__", "compare", "load", "run", "sweep"]
+__all__ = [
+    "Client",
+    "Experiment",
+    "Federation",
+    "Round",
+    "Samples",
+    "__version__",
+    "compare",
+    "load",
+    "resume",
+    "run",
+    "sweep",
+]
 
 _WHERE = {
     "compare": "api",
+    "resume": "api",
     "run": "api",
     "sweep": "api",
     "Client": "data.federation",
     "Federation": "data.federation",
     "Samples": "data.samples",
     "Experiment": "experiment",
+    "Round": "server.round",
     "load": "serving.predictor",
 }
 

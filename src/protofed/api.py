@@ -1,107 +1,120 @@
-"""The Python interface: `protofed.run(...)`, `protofed.compare(...)` and `protofed.sweep(...)`."""
+"""The Python interface: `protofed.run(...)`, `compare(...)`, `sweep(...)` and `resume(...)`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Unpack
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar, Unpack
 
 from protofed.data.federation import Federation
+from protofed.data.federation_file import FILE, KIND, write_federation
+from protofed.data.splits import SplitFunction, named_split
 from protofed.errors import UserError
 from protofed.experiment import Experiment, Options
+from protofed.experiment import options as options_of
+from protofed.internal.plugins import SESSION, give, name_of, only_here, refuse_while_importing
+from protofed.methods import named_method
 from protofed.methods.base import Method
-from protofed.models import ModelSpec
+from protofed.models import ModelSpec, named_model
 from protofed.report.plots import plot
 from protofed.runs.folder import RunFolder
-from protofed.runs.progress import Progress
+from protofed.runs.progress import Asking, OnRound, Progress, progress
 from protofed.runs.result import Result
 from protofed.runs.run import new_run
 from protofed.studies.comparison import Comparison, ComparisonStudy
-from protofed.studies.study import SEEDS
+from protofed.studies.continued import given_again
+from protofed.studies.kinds import kind_of
+from protofed.studies.study import SEEDS, Finding, Study
 from protofed.studies.sweeps import Sweep, SweepStudy
 
-__all__ = ["compare", "run", "sweep"]
+__all__ = ["compare", "resume", "run", "sweep"]
+
+AnyMethod = str | Method | type[Method]
+"""A method by its name, as an object with its parameters, or as a class."""
+FindingT = TypeVar("FindingT", bound=Finding)
+StudyT = TypeVar("StudyT", bound=Study[Any])
 
 
 def run(
-    method: str | Method = Experiment.method,
+    method: AnyMethod = Experiment.method,
     *,
-    model: str | ModelSpec = Experiment.model,
+    model: ModelSpec = Experiment.model,
+    split: str | SplitFunction = Experiment.split,
     federation: Federation | None = None,
     out: str | Path | None = None,
-    progress: Progress | None = None,
+    quiet: bool = False,
+    on_round: OnRound | None = None,
     **options: Unpack[Options],
 ) -> Result:
     """Run one experiment and return its result.
 
     Args:
-        method: a name that `protofed methods` lists, `path/to/file.py:ClassName`, or a Method object.
-        model: a name that `protofed models` lists, or a callable (shape, classes) -> nn.Module.
-        federation: your own clients instead of a dataset that is divided. With an object here, as `method` or as
-            `model`, a run lives in memory only.
+        method: a name that `protofed methods` lists, `path/to/file.py:ClassName`, or a class or object of your own.
+        model: a name that `protofed models` lists, `path/to/file.py:Name`, or what makes one: a class of nn.Module or a
+            function, called with (shape, classes).
+        split: a name that `protofed splits` lists, `path/to/file.py:name`, or a function of your own; see `SPLITS`.
+        federation: your own clients instead of a dataset that is divided; `out` holds a copy.
         out: a folder to write, which `protofed resume` and the rest of the command line understand.
-        progress: what is told of the run as it goes on; nothing is shown unless given.
+        quiet: show no progress.
+        on_round: is called with each `Round` when it has been played; returning True ends the run.
         **options: fields of `Experiment`.
 
     Returns:
-        Accuracies, bytes and seconds.
+        Accuracies, bytes and seconds, the rounds and the trained models.
 
     Raises:
-        UserError: an option is wrong, or `out` is given with an object.
+        UserError: an option is wrong.
         DivergedError: a loss is no longer finite.
 
     Example:
         >>> import protofed
-        >>> tiny = {"model": "cnn", "train_size": 120, "clients": 2, "rounds": 1, "device": "cpu"}
-        >>> result = protofed.run("fedavg", **tiny)
-        >>> result.score, len(result.accuracy[result.score].per_client)
-        ('global/all/head', 2)
+        >>> tiny = {"model": "cnn", "train_size": 120, "clients": 2, "rounds": 3, "device": "cpu"}
+        >>> result = protofed.run("fedavg", on_round=lambda played: played.round == 2, **tiny)
+        >>> result.score, result.stopped, len(result.history), list(result.models)
+        ('global/all/head', 'callback', 2, [0, 1, 'global'])
     """
-    named: dict[str, Any] = {"method": method, "model": model}
-    objects = {name: value for name, value in named.items() if not isinstance(value, str)}
-    if federation is not None:
-        objects["federation"] = federation
-        options.setdefault("dataset", "custom")
-    if out is not None and objects:
-        raise UserError(
-            "out", str(out), f"a run folder is run again by name, so {', '.join(objects)} cannot be an object"
-        )
+    refuse_while_importing("protofed.run")
+    spec, params = named_method(method)
     if isinstance(method, Method) and options.get("params"):
         raise UserError("params", options["params"], "a Method object has its parameters already")
-    names = {
-        name: value if isinstance(value, str) else getattr(value, "name", "custom") for name, value in named.items()
-    }
-    experiment = Experiment.from_mapping({**options, **names})
-    prepared = new_run(
-        experiment,
-        method=method if isinstance(method, Method) else None,
-        federation=federation,
-        models=None if isinstance(model, str) else [model],
-    )
-    folder = None if out is None else RunFolder.create(Path(out), prepared.experiment)
-    return prepared.play(folder, progress or Progress())
+    folder = None if out is None else Path(out)
+    named = _named(options, model, split, federation, folder) | ({"params": params} if params else {})
+    prepared = new_run(Experiment.from_mapping({**named, "method": spec}))
+    opened = None if folder is None else RunFolder.create(folder, prepared.experiment)
+    _keep(federation, folder)
+    with _shown(quiet, 1, on_round) as shown:
+        result = prepared.play(opened, shown)
+    return result.with_run(prepared.ended() if folder is None else None, (method, model, split, federation))
 
 
 def compare(
-    methods: Sequence[str],
+    methods: Sequence[AnyMethod],
     seeds: int = SEEDS,
     *,
-    model: str = Experiment.model,
+    model: ModelSpec = Experiment.model,
+    split: str | SplitFunction = Experiment.split,
+    federation: Federation | None = None,
     jobs: int | None = None,
     out: str | Path | None = None,
-    progress: Progress | None = None,
+    quiet: bool = False,
+    on_round: OnRound | None = None,
     **options: Unpack[Options],
 ) -> Comparison:
     """Run several methods with several seeds on the same data.
 
     Args:
-        methods: names of methods, or `path/to/file.py:ClassName`.
+        methods: names, classes and objects, as `run` takes them.
         seeds: how many seeds each method is run with, from `Experiment.seed` on.
-        model: a name that `protofed models` lists.
+        model: as for `run`.
+        split: as for `run`.
+        federation: as for `run`.
         jobs: how many runs go on at a time, in processes of their own; unless given, what uses all cores or fits on the
-            GPU.
+            GPU, and 1 if the method, model or split is of this script or session, or with `on_round`.
         out: a folder to write, with one folder for each run.
-        progress: what is told of the runs as they go on.
+        quiet: show no progress.
+        on_round: as for `run`; True ends the run that the round is of.
         **options: fields of `Experiment`; a parameter in `params` goes to every method that has it.
 
     Returns:
@@ -117,21 +130,29 @@ def compare(
         >>> [(row.method, row.score, len(row.accuracy[row.score].values)) for row in found.rows]
         [('fedavg', 'global/all/head', 2), ('fedproto', 'own/own/nearest', 2)]
     """
+    refuse_while_importing("protofed.compare")
     folder = None if out is None else Path(out)
-    study = ComparisonStudy(methods, Experiment.from_mapping({**options, "model": model}), seeds, jobs).begin(folder)
-    return study.play(folder, progress or Progress())
+    names, params_of = _methods(methods)
+    with _place(folder, federation) as place:
+        experiment = Experiment.from_mapping(_named(options, model, split, federation, place))
+        number = _jobs(jobs, [*names, experiment.model, experiment.split], on_round)
+        study = ComparisonStudy(names, experiment, seeds, number, params_of=params_of)
+        return _played(_begun(study, folder, federation), folder, quiet, on_round)
 
 
 def sweep(
     grid: Mapping[str, Sequence[Any]],
-    methods: Sequence[str] = (Experiment.method,),
+    methods: Sequence[AnyMethod] = (Experiment.method,),
     seeds: int = SEEDS,
     *,
-    model: str = Experiment.model,
+    model: ModelSpec = Experiment.model,
+    split: str | SplitFunction = Experiment.split,
+    federation: Federation | None = None,
     score: str | None = None,
     jobs: int | None = None,
     out: str | Path | None = None,
-    progress: Progress | None = None,
+    quiet: bool = False,
+    on_round: OnRound | None = None,
     **options: Unpack[Options],
 ) -> Sweep:
     """Run every combination of values with several methods and seeds.
@@ -139,14 +160,16 @@ def sweep(
     Args:
         grid: values by name, such as {"alpha": [0.1, 1], "k": [1, 2, 4]}; names are fields of `Experiment` or
             parameters of the methods.
-        methods: names of methods, or `path/to/file.py:ClassName`.
+        methods: names, classes and objects, as `run` takes them.
         seeds: how many seeds each combination is run with.
-        model: a name that `protofed models` lists.
-        score: the accuracy that counts, such as "own/all/nearest"; unless given, the one that each method's paper
-            reports.
+        model: as for `run`.
+        split: as for `run`.
+        federation: as for `run`; options about data have then nothing to vary.
+        score: the accuracy that counts, such as "own/all/nearest"; unless given, that of each method's paper.
         jobs: how many runs go on at a time; see `compare`.
         out: a folder to write, with one folder for each run.
-        progress: what is told of the runs as they go on.
+        quiet: show no progress.
+        on_round: as for `compare`.
         **options: fields of `Experiment`.
 
     Returns:
@@ -162,11 +185,141 @@ def sweep(
         >>> [(cell.method, cell.setting) for cell in found.cells]
         [('fedavg', {'lr': 0.01}), ('fedavg', {'lr': 0.1})]
     """
+    refuse_while_importing("protofed.sweep")
     folder = None if out is None else Path(out)
-    study = SweepStudy(methods, Experiment.from_mapping({**options, "model": model}), seeds, jobs, grid, score).begin(
-        folder
-    )
-    found = study.play(folder, progress or Progress())
+    names, params_of = _methods(methods)
+    _check_grid(grid, federation)
+    with _place(folder, federation) as place:
+        experiment = Experiment.from_mapping(_named(options, model, split, federation, place))
+        number = _jobs(jobs, [*names, experiment.model, experiment.split], on_round)
+        study = SweepStudy(names, experiment, seeds, number, grid, score, params_of)
+        return _played(_begun(study, folder, federation), folder, quiet, on_round)
+
+
+def resume(
+    folder: str | Path,
+    *,
+    method: AnyMethod | Sequence[AnyMethod] = (),
+    model: ModelSpec | None = None,
+    split: SplitFunction | None = None,
+    jobs: int | None = None,
+    quiet: bool = False,
+    on_round: OnRound | None = None,
+) -> Any:
+    """Go on with a run, comparison or sweep from its last checkpoint, as `protofed resume` does.
+
+    Args:
+        folder: what it was begun with as `out`.
+        method: the methods of your own that no other process finds: those of a notebook, or made in a function.
+        model: likewise the model.
+        split: likewise the split.
+        jobs: how many runs go on at a time; unless given, as before.
+        quiet: show no progress.
+        on_round: as for `run`.
+
+    Returns:
+        What `run`, `compare` or `sweep` would have returned: Result, Comparison or Sweep.
+
+    Raises:
+        UserError: the folder holds nothing to go on with, or needs an object of yours that was not given.
+
+    Example:
+        >>> import protofed
+        >>> protofed.resume("digits").stopped
+        'rounds'
+    """
+    refuse_while_importing("protofed.resume")
+    path, methods = Path(folder), [method] if isinstance(method, str | Method | type) else list(method)
+    specs = given_again(path, methods, model, split)
+    if kind := kind_of(path):
+        return _played(kind.open(path), path, quiet, on_round, _jobs(jobs, specs, on_round))
+    opened = RunFolder.open(path)
+    if opened.result.exists():
+        return Result.read(path)
+    if opened.over_network:
+        raise UserError("folder", str(path), "its clients are elsewhere; continue with the command line")
+    run = new_run(opened.experiment())
+    run.restore(opened.claim())
+    with _shown(quiet, 1, on_round) as shown:
+        return run.play(opened, shown).with_run(None, (*methods, model, split))
+
+
+def _named(
+    options: Options, model: ModelSpec, split: str | SplitFunction, federation: Federation | None, place: Path | None
+) -> dict[str, Any]:
+    """The options of an experiment, with names for all objects; a federation is, or will be, in a folder, if any."""
+    named = {**options, "model": named_model(model), "split": named_split(split)}
+    if federation is None:
+        return named
+    for name, value in (("dataset", options.get("dataset")), ("split", split)):
+        if value not in (None, Experiment.split):
+            raise UserError(name, value, "a federation has its data, which is divided already")
+    dataset = name_of(federation, "federation") if place is None else f"{KIND}{place.resolve() / FILE}"
+    give(dataset, federation)
+    return named | {"dataset": dataset, "split": "custom", "clients": federation.total}
+
+
+@contextmanager
+def _place(folder: Path | None, federation: Federation | None) -> Iterator[Path | None]:
+    """Where worker processes find a federation: the study's folder or, without one, another while it is played."""
+    if folder is not None or federation is None:
+        yield folder
+        return
+    with TemporaryDirectory(prefix="protofed-") as place:
+        _keep(federation, Path(place))
+        yield Path(place)
+
+
+def _keep(federation: Federation | None, folder: Path | None) -> None:
+    """Write a federation into the folder whose experiment names it."""
+    if federation is not None and folder is not None:
+        write_federation(federation, folder / FILE)
+
+
+def _begun(study: StudyT, folder: Path | None, federation: Federation | None) -> StudyT:
+    """A study that is ready to be played."""
+    begun = study.begin(folder)
+    _keep(federation, folder)
+    return begun
+
+
+def _methods(methods: Sequence[AnyMethod]) -> tuple[list[str], dict[str, dict[str, Any]]]:
+    """The names of methods, and the parameters that objects bring."""
+    found = [named_method(method) for method in methods]
+    return [name for name, _ in found], {name: params for name, params in found if params}
+
+
+def _check_grid(grid: Mapping[str, Any], federation: Federation | None) -> None:
+    about_data = [name for name in grid if name.removeprefix("option.") in options_of("data")]
+    if federation is not None and about_data:
+        raise UserError("grid", about_data[0], "it is about data, which a federation has already")
+
+
+def _jobs(jobs: int | None, specs: Sequence[str], on_round: OnRound | None) -> int | None:
+    """How many runs go on at a time: what only this process has keeps them here."""
+    session = [spec for spec in specs if spec.startswith(SESSION)]
+    if jobs not in (None, 1) and (session or on_round is not None):
+        what = f"{session[0].removeprefix(SESSION)} is of this session" if session else "on_round is called here"
+        raise UserError("jobs", jobs, f"{what}, so all runs are played in this process: leave it out")
+    return 1 if jobs is None and (on_round is not None or any(map(only_here, specs))) else jobs
+
+
+@contextmanager
+def _shown(quiet: bool, runs: int, on_round: OnRound | None) -> Iterator[Progress]:
+    """Show how far runs are while they are played."""
+    shown = progress(quiet, runs)
+    try:
+        yield shown if on_round is None else Asking(shown, on_round)
+    finally:
+        shown.end()
+
+
+def _played(
+    study: Study[FindingT], folder: Path | None, quiet: bool, on_round: OnRound | None, jobs: int | None = None
+) -> FindingT:
+    """What a study that was begun comes to."""
+    with _shown(quiet, len(study.tasks(folder)), on_round) as shown:
+        found = study.play(folder, shown, jobs)
     if folder is not None:
         plot(found, folder)
     return found

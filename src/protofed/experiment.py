@@ -80,7 +80,9 @@ class Experiment:
         "data",
     )
     split: str = _option(
-        "dirichlet", "How training data is divided among clients: a name that `protofed splits` lists.", "data"
+        "dirichlet",
+        "How training data is divided among clients: a name that `protofed splits` lists, or path/to/file.py:function.",
+        "data",
     )
     alpha: float = _option(
         0.1, "Concentration of the Dirichlet draws (dirichlet, nid1, quantity): small is unequal.", "data", above=0
@@ -180,6 +182,12 @@ class Experiment:
     time_budget: float | None = _option(
         None, "Stop after the round in which so many seconds have passed.", "training", above=0
     )
+    patience: int | None = _option(
+        None,
+        "Stop when validation accuracy has not risen for so many evaluations (--val-fraction).",
+        "training",
+        at_least=1,
+    )
     checkpoint_every: int = _option(1, "Rounds between checkpoints.", "machine", at_least=1)
 
     def __post_init__(self) -> None:
@@ -237,7 +245,6 @@ class Options(TypedDict, total=False):
     image_size: int | None
     normalise: Literal["dataset", "imagenet"]
     augment: Literal["none", "crop", "crop-flip", "rethinkfl"]
-    split: str
     alpha: float
     min_size: int
     balance: bool
@@ -283,6 +290,7 @@ class Options(TypedDict, total=False):
     deterministic: bool
     eval_every: int
     time_budget: float | None
+    patience: int | None
     checkpoint_every: int
 
 
@@ -303,7 +311,7 @@ def with_absolute_paths(experiment: Experiment) -> Experiment:
     """The experiment with the user's files and folders named so that they are found from any folder."""
     paths = {name: getattr(experiment, name) for name in PATHS}
     named: dict[str, Any] = {name: str(Path(path).resolve()) for name, path in paths.items() if path is not None}
-    named |= {"method": absolute_name(experiment.method)}
+    named |= {"method": absolute_name(experiment.method), "split": absolute_name(experiment.split)}
     for name, between in (("model", ","), ("dataset", "+"), ("public", "+")):
         if isinstance(words := getattr(experiment, name), str):
             named[name] = between.join(map(absolute_name, words.split(between)))
@@ -311,10 +319,10 @@ def with_absolute_paths(experiment: Experiment) -> Experiment:
 
 
 def absolute_name(name: str) -> str:
-    """A name of ours as it is; `file.py:Name`, `npz:PATH` and `folder:PATH` with the whole path."""
-    if own := re.fullmatch(r"(npz|folder):(.+)", name):
+    """A name of ours as it is; `file.py:Name`, `npz:PATH`, `folder:PATH` and `federation:PATH` with the whole path."""
+    if own := re.fullmatch(r"(npz|folder|federation):(.+)", name):
         return f"{own[1]}:{Path(own[2]).resolve()}"
-    if code := re.fullmatch(r"(.+\.py):(\w+)", name):
+    if code := re.fullmatch(r"(.+\.py):([\w.]+)", name):
         return f"{Path(code[1]).resolve()}:{code[2]}"
     return name
 

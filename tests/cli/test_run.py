@@ -208,3 +208,30 @@ def test_a_diverging_loss_names_client_round_and_step(tmp_path: Path, engine: st
     assert line.startswith("error: ")
     assert all(word in line for word in ("client 0", "round 1", "step "))
     assert not (tmp_path / "run/result.json").exists()
+
+
+SPLIT = """
+import torch
+
+def odd_and_even(dataset, split, clients, seed):
+    return [(dataset.train.labels % 2 == client).nonzero().flatten() for client in range(clients)]
+"""
+
+
+def test_a_split_of_ones_own_is_a_function_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SPLIT)
+    words = ("--split", "mine.py:odd_and_even", "--clients", "2")
+    counts = json.loads(succeed(tmp_path, "split", *words, "--json").out)["counts"]
+    assert all(bool(count) == (label % 2 == client) for client in (0, 1) for label, count in enumerate(counts[client]))
+    succeed(tmp_path, "run", *TINY[:-2], *words, "--rounds", "1", "--out", "run", "--quiet")
+    assert f"split: {tmp_path.resolve()}/mine.py:odd_and_even" in (tmp_path / "run/config.yaml").read_text()
+    outcome = invoke(tmp_path, "split", "--split", "mine.py:nothing")
+    assert (outcome.code, "has no nothing" in outcome.err) == (2, True)
+
+
+def test_patience_without_validation_data_leaves_no_folder(tmp_path: Path) -> None:
+    outcome = invoke(tmp_path, "run", *TINY, "--patience", "2", "--out", "run")
+    assert outcome.code == 2
+    assert "--patience: 2 is not usable; it needs validation data" in outcome.err
+    assert not (tmp_path / "run").exists()
+    succeed(tmp_path, "run", *TINY, "--patience", "1", "--val-fraction", "0.1", "--out", "run", "--quiet")

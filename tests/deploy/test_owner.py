@@ -149,6 +149,8 @@ def test_who_takes_part_may_change(tmp_path: Path) -> None:
         ({"privacy": "example", "clip": 1.0, "noise": 1.0}, {}, "privacy example: not over a network"),
         ({"novel": 3}, {}, "novel 3: not over a network"),
         ({"method": "fedrep", "params": {"head_epochs": 40}}, {"max_epochs": 40}, "41 epochs: 40 are allowed"),
+        ({"split": "mine.py:cut"}, {}, "the code of mine.py:cut: it is not listed under methods"),
+        ({"model": "os:system"}, {}, "the code of os:system: it is not listed under methods"),
     ],
 )
 def test_the_owner_bounds_what_touches_privacy(

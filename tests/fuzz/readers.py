@@ -26,6 +26,9 @@ from flwr.serverapp import Grid
 from safetensors.torch import save_file
 from torch import Tensor
 
+from protofed.data import federation
+from protofed.data.federation_file import read_federation, write_federation
+from protofed.data.samples import Samples
 from protofed.data.sources.idx import mnist
 from protofed.data.sources.image_files import folder as pictures
 from protofed.data.sources.image_files import mnist_m
@@ -481,6 +484,12 @@ def _read_npz(folder: Path) -> object:
     return npz([folder / "plain.npz"], None), npz([folder / "packed.npz"], None)
 
 
+def _make_federation(folder: Path) -> None:
+    part = Samples.of(torch.zeros(3, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 1, 1]))
+    given = federation.Client.of(part, part, validation=part)
+    write_federation(federation.Federation((given, given), ("a", "b"), novel=part), folder / "federation.safetensors")
+
+
 def _read_array(folder: Path) -> object:
     """One whose array `images` is the folder's file."""
     with zipfile.ZipFile(folder / "own.npz", "w") as archive:
@@ -582,6 +591,11 @@ READERS = {
     "fc100": Reader(_make_fc100, _read_fc100, FC100[:1]),
     "leaf": Reader(_one("all_data_0.json", _leaf), lambda folder: femnist([folder], None), ("all_data_0.json",)),
     "npz": Reader(_make_npz, _read_npz, ("plain.npz", "packed.npz")),
+    "federation": Reader(
+        _make_federation,
+        lambda folder: read_federation(folder / "federation.safetensors"),
+        ("federation.safetensors",),
+    ),
     "npy": Reader(_one("images.npy", _array), _read_array, ("images.npy",)),
     "pictures": Reader(_make_pictures, _read_pictures, tuple(f"own/a/one.{kind}" for kind in KINDS)),
     "zip": Reader(_make_pictures, _read_zips, ("train.zip",)),
@@ -592,6 +606,6 @@ GROUPS = {
     "configurations": ("config", "plans", "deployment"),
     "runs": ("watch", "result"),
     "archives": ("gzip", "bzip2", "hdf5", "archive", "tar", "npz", "zip"),
-    "datasets": ("idx", "mat", "libsvm", "cifar", "fc100", "leaf", "npy", "pictures"),
+    "datasets": ("idx", "mat", "libsvm", "cifar", "fc100", "leaf", "federation", "npy", "pictures"),
 }
 """Quick readers that atheris tries together; the others are too slow for it."""

@@ -13,7 +13,6 @@ import protofed
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.runs.process import WORKSPACE, process_settings
-from protofed.runs.progress import Progress, Standing
 
 SMALL: dict[str, Any] = {"model": "cnn", "device": "cpu", "train_size": 120, "clients": 2, "rounds": 1}
 
@@ -72,22 +71,10 @@ def test_a_workspace_of_the_callers_is_put_back(monkeypatch: pytest.MonkeyPatch)
     assert os.environ[WORKSPACE] == ":16:8"
 
 
-class Watch(Progress):
-    """Notes the threads of each round."""
-
-    def __init__(self) -> None:
-        self.threads: list[int] = []
-
-    def tell(self, standing: Standing) -> None:
-        """A round is over."""
-        if standing.loss is not None:
-            self.threads.append(torch.get_num_threads())
-
-
 def test_run_compare_and_sweep_leave_the_caller_as_it_was(callers: tuple[Any, ...]) -> None:
-    watch = Watch()
-    protofed.run("fedavg", progress=watch, threads=1, **SMALL)
-    assert watch.threads == [1]
+    threads: list[int] = []
+    protofed.run("fedavg", on_round=lambda _: threads.append(torch.get_num_threads()), threads=1, **SMALL)
+    assert threads == [1]
     assert settings() == callers
     protofed.compare(["fedavg"], 1, jobs=1, threads=2, **SMALL)
     assert settings() == callers

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from protofed.experiment import Experiment
-from protofed.runs.progress import Bar, Lines, Progress, Relay, Standing, told_score
+from protofed.runs.progress import Asking, Bar, Cell, Lines, Progress, Relay, Standing, progress, told_score
 from protofed.runs.result import Accuracy, Result
 from protofed.runs.run import new_run
+from tests.support.made_rounds import a_round
 
 FIRST = Standing("fedavg", 0, rounds=4, done=0, engine="stacked engine on cpu (small)")
 SECOND = replace(FIRST, seed=1)
@@ -134,3 +137,40 @@ def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_the_score_that_counts_is_told(accuracy: dict[str, float], told: str) -> None:
     assert told_score("global/all/head", accuracy) == told
+
+
+class ZMQInteractiveShell:
+    """What IPython calls the shell of a notebook."""
+
+
+def test_a_notebook_has_one_cell_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    handle = SimpleNamespace(update=shown.append)
+    display = SimpleNamespace(HTML=str, display=lambda *_, **__: handle)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=ZMQInteractiveShell, display=display))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    cell = progress(quiet=False, runs=2)
+    assert isinstance(cell, Cell)
+    cell.at = 0.0
+    cell.tell(replace(played(FIRST, 1), setting="model=<b>"))
+    assert shown[-1] == (
+        '<progress value="1" max="4"></progress> fedavg seed 0, model=&lt;b&gt;: round 1 of 4, own/own/head 50.0 %, '
+        'about 2 s left<br><progress value="0" max="2"></progress> 0 of 2 runs'
+    )
+    cell.finish(result(FIRST), "model=<b>")
+    assert shown[-1] == '<progress value="1" max="2"></progress> 1 of 2 runs'
+    assert type(progress(quiet=True)) is Progress
+
+
+def test_elsewhere_than_in_a_terminal_or_notebook_there_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(progress(quiet=False), Lines)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    assert isinstance(progress(quiet=False), Lines)
+
+
+@pytest.mark.parametrize(("answer", "stops"), [(True, True), (False, False), (None, False), (1, False)])
+def test_only_true_stops_a_run(answer: Any, stops: bool) -> None:
+    asking = Asking(Progress(), lambda _: answer)
+    assert asking.stops(a_round(1)) is stops
+    assert Relay(lambda _: None, asking.stops).stops(a_round(1)) is stops
+    assert not Progress().stops(a_round(1))

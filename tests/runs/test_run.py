@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from protofed.errors import UserError
+from protofed.evaluation.accuracy import validation_score
 from protofed.evaluation.snapshot import Snapshot
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast
@@ -19,6 +21,7 @@ from protofed.runs.progress import Lines, Progress, Standing
 from protofed.runs.result import Result
 from protofed.runs.run import Interrupted, new_run
 from tests.support.command_line import result_of, rounds_of
+from tests.support.made_rounds import a_round
 from tests.support.nets import Noisy, Plain, play
 
 
@@ -189,3 +192,47 @@ def test_rounds_are_written_before_their_checkpoint(
     run.play(folder, Progress())
     assert seen == [(1, 1), (2, 2), (3, 3)]
     assert json.loads(folder.result.read_text())["rounds"] == 3
+
+
+PATIENT: dict[str, Any] = {"patience": 2, "val_fraction": 0.2, "rounds": 40, "lr": 1e-4}
+"""With a rate at which hardly anything is learnt, so that patience is soon over."""
+
+
+def test_patience_ends_a_run_whose_validation_accuracy_does_not_rise(tmp_path: Path) -> None:
+    run = new_run(experiment(**PATIENT))
+    result = run.play(RunFolder.create(tmp_path / "run", run.experiment), Progress())
+    assert result.stopped == "patience"
+    values = [played.accuracy["global/val/head"] for played in result.history]
+    best = values.index(max(values))
+    assert len(values) == best + 3
+    for upto in range(1, len(values)):  # it was not over before
+        assert upto - 1 - values[:upto].index(max(values[:upto])) < 2
+    assert Result.read(tmp_path / "run").stopped == "patience"
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_patient_run_that_was_interrupted_ends_where_the_uninterrupted_one_does(tmp_path: Path, every: int) -> None:
+    stopped_and_resumed(tmp_path, experiment(**PATIENT, eval_every=every), after=2)
+
+
+def test_patience_counts_the_evaluations_that_are_due() -> None:
+    run = new_run(experiment(**{**PATIENT, "patience": 1}, eval_every=2))
+    values = {1: 10.0, 2: 50.0, 3: 40.0, 4: 50.0}
+    for number, value in values.items():
+        assert not run.over()
+        run.history.append(a_round(number, accuracy={"global/val/head": value}))
+    assert run.ended_by() == "patience"  # round 4 is not above round 2, and neither 1 nor 3 was due
+    run.history[-1] = a_round(4, accuracy={"global/val/head": 50.1})
+    assert not run.over()
+
+
+def test_patience_needs_validation_data() -> None:
+    with pytest.raises(UserError, match="--patience: 3 is not usable; it needs validation data"):
+        new_run(experiment(patience=3))
+
+
+def test_the_validation_score_is_that_of_the_methods_rule() -> None:
+    accuracy = {"own/val/head": 1.0, "own/val/nearest": 2.0, "own/own/nearest": 3.0}
+    assert validation_score("own/own/nearest", accuracy) == 2.0
+    assert validation_score("global/domain/head", accuracy) == 1.0
+    assert validation_score("own/own/head", {"own/own/head": 5.0}) is None

@@ -19,14 +19,14 @@ Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this on
 @command("methods", "methods fedproto")
 def methods_command(name: Name = None, as_json: Json = False) -> None:
     """List the methods; of one, its paper, parameters and messages."""
-    from protofed.internal.plugins import is_file_spec
+    from protofed.internal.plugins import is_code
     from protofed.methods import METHODS, describe, method_names
     from protofed.studies.paper_parameters import paper_values
 
     if name is None:
         _list([describe(name) for name in method_names()], ("name", "description"), as_json, text="cut")
         return
-    if name not in method_names() and not is_file_spec(name):
+    if name not in method_names() and not is_code(name):
         raise unknown("NAME", name, method_names())
     about, papers = describe(name), paper_values(name)
     if as_json:

@@ -9,6 +9,7 @@ from typing import Protocol
 from protofed.data.augmentation import IMAGENET
 from protofed.data.drift import Drift, gradual, sudden
 from protofed.data.federation import Federation, federate, join
+from protofed.data.federation_file import is_federation, named_federation
 from protofed.data.loading import load
 from protofed.data.samples import Dataset
 from protofed.data.splits import Split, check_split
@@ -30,6 +31,10 @@ class FeatureExtractor(Protocol):
 
 def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = None) -> Federation:
     """The clients of an experiment; datasets joined with + get an equal number of clients each."""
+    if is_federation(experiment.dataset):
+        if encoder is not None:
+            raise UserError("--encoder", experiment.encoder, "a federation of your own may hold features instead")
+        return named_federation(experiment.dataset)
     check_split(experiment.split)
     names = experiment.dataset.split("+")
     split = Split(
@@ -69,6 +74,8 @@ def drift_of(experiment: Experiment, encoder: FeatureExtractor | None = None) ->
     """What clients hold at first and in the end, if that differs."""
     if experiment.drift == "none":
         return None
+    if is_federation(experiment.dataset):
+        raise UserError("--drift", experiment.drift, "what the clients of your own federation hold stays as it is")
     rounds = experiment.rounds
     if experiment.drift == "sudden":
         shares = sudden(rounds, experiment.drift_round or rounds // 2 + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,7 +13,11 @@ from torch import Tensor
 from protofed.data.samples import Dataset, Samples, check, pixel_statistics
 from protofed.data.splits import TESTED_BY_SHOTS, Split, cut, draw, group
 from protofed.errors import UserError
+from protofed.internal.higher import ask
 from protofed.randomness import generator
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +107,18 @@ class Federation:
     novel: Samples | None = None
     numbers: tuple[int, ...] | None = None
     size: int | None = None
+
+    def __repr__(self) -> str:
+        samples = sum(len(client.train) for client in self.clients)
+        return f"Federation({len(self.clients)} clients, {samples} training samples, {len(self.classes)} classes)"
+
+    def plot(self) -> Figure:
+        """Draw who holds what: training samples of each client and class."""
+        figure: Figure = ask("figure_of", self)
+        return figure
+
+    def _repr_html_(self) -> str:
+        return str(ask("html_of", self))
 
     def __post_init__(self) -> None:
         if not self.clients:

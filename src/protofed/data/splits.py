@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from protofed.data.samples import Dataset
 from protofed.errors import UserError, unknown
+from protofed.internal.plugins import is_code, load_code, name_of
 from protofed.randomness import generator
 
 TRIES = 1000  # a Dirichlet split that has not come out by then will not
@@ -53,9 +54,18 @@ class Split:
 
 
 def check_split(name: str) -> None:
-    """Refuse the name of a split that there is not, before any data is read."""
-    if name not in SPLITS:
+    """Refuse the name of a split that there is not, before any data is read; code is only run to divide data."""
+    if name not in SPLITS and not is_code(name):
         raise unknown("--split", name, SPLITS)
+
+
+def named_split(split: str | SplitFunction) -> str:
+    """A split as an experiment has it: a key of `SPLITS`, or the name of a user's own function."""
+    if isinstance(split, str):
+        return split
+    if not callable(split):
+        raise UserError("split", split, "give a name, or a function of (dataset, split, clients, seed)")
+    return name_of(split, getattr(split, "__name__", type(split).__name__))
 
 
 def cut(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor]:
@@ -67,7 +77,25 @@ def cut(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor]
         dataset = replace(dataset, train=dataset.train.take(kept))
     if not 1 <= clients <= len(kept):
         raise UserError("--clients", clients, f"must be from 1 to {len(kept)}, the number of training images")
-    return [kept[rows] for rows in SPLITS[split.name](dataset, split, clients, seed)]
+    divide = SPLITS.get(split.name) or load_code("--split", split.name)
+    parts = divide(dataset, split, clients, seed)
+    if split.name not in SPLITS:
+        _check_parts(split.name, parts, clients, len(kept))
+    return [kept[rows] for rows in parts]
+
+
+def _check_parts(name: str, parts: object, clients: int, total: int) -> None:
+    """Raise unless a user's own function gave each client rows, and no row twice."""
+    if not isinstance(parts, Sequence) or not all(isinstance(rows, Tensor) for rows in parts):
+        raise UserError("--split", name, "it must return a list with a tensor of rows for each client")
+    if len(parts) != clients or not all(rows.dtype == torch.int64 and rows.dim() == 1 and len(rows) for rows in parts):
+        got = [f"{rows.dtype} {list(rows.shape)}" for rows in parts]
+        raise UserError("--split", name, f"it must give {clients} tensors, int64 [n] and none empty, not {got}")
+    rows = torch.cat(list(parts))
+    if int(rows.min()) < 0 or int(rows.max()) >= total:
+        raise UserError("--split", name, f"rows are from 0 to {total - 1}")
+    if int(rows.bincount().max()) > 1:
+        raise UserError("--split", name, "a row may go to one client only")
 
 
 def iid(dataset: Dataset, _: Split, clients: int, seed: int) -> list[Tensor]:
@@ -258,7 +286,10 @@ def long_tail(labels: Tensor, classes: int, rho: float, seed: int) -> Tensor:
     return draw(group(labels, classes), quota, generator(seed, "long-tail")).sort().values
 
 
-SPLITS: dict[str, Callable[[Dataset, Split, int, int], list[Tensor]]] = {
+SplitFunction = Callable[[Dataset, Split, int, int], Sequence[Tensor]]
+"""What divides a dataset: (dataset, split, clients, seed) -> the training rows of each client."""
+
+SPLITS: dict[str, SplitFunction] = {
     "iid": iid,
     "dirichlet": dirichlet,
     "nid1": nid1,
@@ -270,7 +301,8 @@ SPLITS: dict[str, Callable[[Dataset, Split, int, int], list[Tensor]]] = {
 }
 """Name the ways to divide a dataset; a new one is a function and a line here.
 
-A function takes (dataset, split, clients, seed) and returns the training rows of each client [n], disjoint.
+A function takes (dataset, split, clients, seed) and returns the training rows of each client [n], disjoint. One of your
+own needs no line here: pass it as `split=`, or name it, `--split path/to/file.py:name`.
 
 Example:
     >>> from protofed.data import SPLITS

@@ -49,7 +49,7 @@ class Owner:
         None, "Public images, for methods that exchange some; in place of those that the server names.", "digit-domains"
     )
     methods: tuple[str, ...] | None = _key(
-        None, "Which may be run; any of protofed's own, unless given. A file with a method or a model must be listed.",
+        None, "Which may be run; any of protofed's own, unless given. Code of a method, model or split must be listed.",
         "[fedproto, mp-fedcl]",
     )  # fmt: skip
     send: tuple[str, ...] = _key(
@@ -164,7 +164,7 @@ class Owner:
         """Files of this machine that an experiment names: the server is not to know, or choose, what is here."""
         if self.simulated:
             return []
-        code = [name for name in (experiment.method, *experiment.model.split(",")) if ":" in name]
+        code = [name for name in (experiment.method, experiment.split, *experiment.model.split(",")) if ":" in name]
         found = [f"the code of {name}: it is not listed under methods" for name in code if name not in self._listed()]
         named = {} if self.data is not None else {"dataset": experiment.dataset}
         named |= {} if self.public is not None else {"public": experiment.public or ""}

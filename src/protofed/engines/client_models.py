@@ -112,6 +112,14 @@ class Store:
         self.trained.update(rows)
         self.changed.update(rows)
 
+    def to_host(self) -> Store:
+        """Give the device's memory back, when nobody trains there any more."""
+        self.initial = {name: value.cpu() for name, value in self.initial.items()}
+        self._first, self.device = self._first.cpu(), torch.device("cpu")
+        if isinstance(self._states, Tensor):
+            self._states = self._states.cpu()
+        return self
+
     def index(self, rows: Sequence[int]) -> Tensor:
         """Rows as a tensor on the device, which does not wait for it."""
         index = torch.tensor(rows)

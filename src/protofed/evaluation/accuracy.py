@@ -270,6 +270,12 @@ def _parts(engine: Engine, group: Group) -> Iterator[range]:
         yield range(begin, min(begin + step, len(group.members)))
 
 
+def validation_score(score: str, accuracy: Mapping[str, float]) -> float | None:
+    """Of a round's accuracies, that on held-out training data by the score's model and rule; without it, by heads."""
+    model, _, rule = score.split("/")
+    return accuracy.get(f"{model}/val/{rule}", accuracy.get("own/val/head"))
+
+
 def certain_names(method: Method, group: Group, broadcast: Broadcast) -> set[str]:
     """The names of accuracies that every client has, whatever data it holds."""
     names = {"own/own/head", "own/all/head", "own/own/nearest", "own/all/nearest", "own/own/nearest-own"}

@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from typing import Any, NamedTuple, get_type_hints
 
 from protofed.errors import UserError, unknown
-from protofed.internal.plugins import is_file_spec, load_from_file
+from protofed.internal.plugins import is_code, load_code, name_of
 from protofed.internal.schema import check_type
 from protofed.methods.base import Method
 
@@ -49,12 +49,12 @@ def method_names() -> list[str]:
 
 
 def method_class(spec: str) -> type[Method]:
-    """The class behind a name, an entry point, or `path/to/file.py:ClassName`."""
+    """The class behind a name, an entry point, `path/to/file.py:ClassName` or `package.module:ClassName`."""
     if spec in METHODS:
         module, _, name = METHODS[spec].partition(":")
         found: Any = getattr(importlib.import_module(f"protofed.methods.{module}"), name)
-    elif is_file_spec(spec):
-        found = load_from_file("--method", spec)
+    elif is_code(spec):
+        found = load_code("--method", spec)
     elif points := entry_points(group="protofed.methods", name=spec):
         found = next(iter(points)).load()
     else:
@@ -94,6 +94,19 @@ def build_method(spec: str, values: Mapping[str, Any]) -> Method:
         if name not in known:
             raise unknown(f"--set (parameters of {spec})", name, known)
     return cls(**{name: check_type(name, value, known[name].kind) for name, value in values.items()})
+
+
+def named_method(method: str | Method | type[Method]) -> tuple[str, dict[str, Any]]:
+    """A method as an experiment has it: a name that `method_class` knows, and the parameters that are not defaults."""
+    if isinstance(method, str):
+        return method, {}
+    cls = method if isinstance(method, type) else type(method)
+    if not issubclass(cls, Method):
+        raise UserError("method", method, "give a name, or a class that extends protofed.methods.base.Method")
+    label = getattr(cls, "name", cls.__name__)
+    spec = label if label in METHODS and method_class(label) is cls else name_of(cls, label)
+    known = parameters(method_class(spec)).items() if isinstance(method, Method) else ()
+    return spec, {name: value for name, one in known if (value := getattr(method, name)) != one.default}
 
 
 def describe(name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from protofed.errors import UserError, unknown
-from protofed.internal.plugins import is_file_spec, load_from_file
+from protofed.internal.plugins import is_code, load_code, name_of
 from protofed.models.cnn import Cnn, ProtoNet
 from protofed.models.linear import Linear
 from protofed.models.mlp import Mlp
@@ -84,13 +84,23 @@ def build(
 
 
 def factory_of(spec: str) -> Factory:
-    """What makes the model of a name in MODELS, or of `path/to/file.py:ClassName`."""
+    """What makes the model of a name in MODELS, of `path/to/file.py:Name` or of `package.module:Name`."""
     if spec in MODELS:
         return MODELS[spec][0]
-    if is_file_spec(spec):
-        factory: Factory = load_from_file("--model", spec)
+    if is_code(spec):
+        factory: Factory = load_code("--model", spec)
         return factory
     raise unknown("--model", spec, MODELS)
+
+
+def named_model(model: ModelSpec) -> str:
+    """A model as an experiment has it: a name that `factory_of` knows."""
+    if isinstance(model, str):
+        return model
+    if isinstance(model, nn.Module) or not callable(model):
+        why = "give a name, or what makes one: a class, or a function of (shape, classes)"
+        raise UserError("model", type(model).__name__, why)
+    return name_of(model, getattr(model, "__name__", type(model).__name__))
 
 
 def check_size(name: str, shape: Shape, classes: int, state: Mapping[str, torch.Tensor]) -> None:

@@ -6,11 +6,14 @@ import colorsys
 from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protofed.internal.atomic_files import write_file
 from protofed.studies.choose_k import Choice
 from protofed.studies.sweeps import Sweep, SweepCell
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
@@ -55,7 +58,13 @@ def plot(outcome: object, folder: Path) -> None:
 
 @plot.register
 def sweep_plot(sweep: Sweep, folder: Path) -> None:
-    """Write sweep.png: the score over the first swept name, a line for each method and setting of the other names."""
+    """Write sweep.png."""
+    figure = sweep_figure(sweep)
+    write_file(folder / "sweep.png", lambda draft: figure.savefig(draft, dpi=120, format="png"))
+
+
+def sweep_figure(sweep: Sweep) -> Figure:
+    """The score over the first swept name, a line for each method and setting of the other names."""
     from matplotlib.figure import Figure
 
     first, *_ = sweep.grid
@@ -93,7 +102,7 @@ def sweep_plot(sweep: Sweep, folder: Path) -> None:
     axes.grid(alpha=0.3)
     if axes.has_data():
         axes.legend(fontsize=8)
-    write_file(folder / "sweep.png", lambda draft: figure.savefig(draft, dpi=120, format="png"))
+    return figure
 
 
 @plot.register

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def heat_map(counts: Tensor, classes: Sequence[str], path: Path) -> None:
     """Write a PNG of the number of training images per client (rows) and class (columns); white is none."""
+    heat_map_figure(counts, classes).savefig(path, dpi=120, format="png")
+
+
+def heat_map_figure(counts: Tensor, classes: Sequence[str]) -> Figure:
+    """The same as a figure."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -32,4 +41,4 @@ def heat_map(counts: Tensor, classes: Sequence[str], path: Path) -> None:
                 if count:
                     colour = "white" if count > dark else "black"
                     axes.text(column, row, str(count), ha="center", va="center", color=colour, fontsize=7)
-    figure.savefig(path, dpi=120, format="png")
+    return figure

@@ -1,4 +1,4 @@
-"""Progress on stderr: live bars in a terminal, plain lines elsewhere."""
+"""Progress: live bars in a terminal and in a notebook, plain lines on stderr elsewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from html import escape
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from protofed.experiment import Experiment
 from protofed.runs.failure import FailedRun
@@ -49,6 +51,10 @@ class Progress:
     def tell(self, standing: Standing) -> None:
         """A run starts, goes on or has played a round; of several runs, perhaps in another process."""
 
+    def stops(self, played: Round) -> bool:  # noqa: ARG002 - for those who decide
+        """Whether a run ends with the round that it has just played."""
+        return False
+
     def finish(self, result: Result, setting: str = "") -> None:
         """One of several runs is over, or was already."""
 
@@ -60,14 +66,45 @@ class Progress:
 
 
 class Relay(Progress):
-    """Passes on how far a run is."""
+    """Passes on how far a run is, and who may end it."""
 
-    def __init__(self, send: Callable[[Standing], None]) -> None:
-        self.send = send
+    def __init__(self, send: Callable[[Standing], None], ask: Callable[[Round], bool] = lambda _: False) -> None:
+        self.send, self.ask = send, ask
 
     def tell(self, standing: Standing) -> None:
         """To whoever shows it."""
         self.send(standing)
+
+    def stops(self, played: Round) -> bool:
+        """Whoever was named is asked."""
+        return self.ask(played)
+
+
+OnRound = Callable[[Round], bool | None]
+"""What a user wants called after every round; True ends the run."""
+
+
+class Asking(Progress):
+    """Passes on how far runs are, and calls a user's function after every round."""
+
+    def __init__(self, shown: Progress, on_round: OnRound) -> None:
+        self.shown, self.on_round = shown, on_round
+
+    def tell(self, standing: Standing) -> None:
+        """To whoever shows it."""
+        self.shown.tell(standing)
+
+    def stops(self, played: Round) -> bool:
+        """Only True ends a run: a function that returns nothing lets it go on."""
+        return self.on_round(played) is True
+
+    def finish(self, result: Result, setting: str = "") -> None:
+        """Likewise."""
+        self.shown.finish(result, setting)
+
+    def end(self) -> None:
+        """Likewise."""
+        self.shown.end()
 
 
 class Lines(Progress):
@@ -176,11 +213,64 @@ class Bar(Progress):
             self.bar.update(self.total, completed=self.finished + sum(part for _, part in self.running.values()))
 
 
+class Cell(Progress):
+    """The same in the output of a notebook's cell, which is replaced as runs go on."""
+
+    def __init__(self, runs: int = 1) -> None:
+        display: Any = import_module("IPython.display")
+        self.runs, self.finished = runs, 0
+        self.running: dict[str, Standing] = {}
+        self.html, self.at = display.HTML, time.monotonic()
+        self.handle = display.display(self.html(""), display_id=True)
+
+    def tell(self, standing: Standing) -> None:
+        """A line for each run that is going on, ten times a second at most."""
+        self.running[standing.label] = standing
+        if time.monotonic() - self.at > 0.1:
+            self._show()
+
+    def finish(self, result: Result, setting: str = "") -> None:
+        """One line less, one run more."""
+        self.running.pop(label(result.method, result.seed, setting), None)
+        self.finished += 1
+        self._show()
+
+    def end(self) -> None:
+        """What is left in the cell."""
+        self._show()
+
+    def _show(self) -> None:
+        lines = [_line_of(standing) for standing in self.running.values()]
+        if self.runs > 1:
+            lines.append(f"{_gauge(self.finished, self.runs)} {self.finished} of {self.runs} runs")
+        self.handle.update(self.html("<br>".join(lines)))
+        self.at = time.monotonic()
+
+
+def _line_of(standing: Standing) -> str:
+    """A run in a notebook's cell."""
+    left = f"about {standing.seconds_left:.0f} s left" if standing.seconds_left else ""
+    parts = (f"round {standing.done} of {standing.rounds}", standing.score, left)
+    return f"{_gauge(standing.done, standing.rounds)} {escape(standing.label)}: {', '.join(filter(None, parts))}"
+
+
+def _gauge(done: int, of: int) -> str:
+    return f'<progress value="{done}" max="{of}"></progress>'
+
+
 def progress(quiet: bool, runs: int = 1) -> Progress:
-    """What fits the terminal."""
+    """What fits the terminal, or the notebook."""
     if quiet:
         return Progress()
+    if _in_notebook():
+        return Cell(runs)
     return Bar(runs) if sys.stderr.isatty() else Lines(runs)
+
+
+def _in_notebook() -> bool:
+    """Whether a notebook's kernel runs this."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
 
 
 def _say(text: str) -> None:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from protofed.errors import UserError
+from protofed.internal.frames import data_frame
+from protofed.internal.higher import ask
 from protofed.internal.schema import made, read_json
+from protofed.runs.folder import RunFolder
 from protofed.server.round import Round
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+    from torch import nn
 
 __all__ = ["Accuracy", "Result"]
 
@@ -68,7 +77,7 @@ class Result:
         bytes_up: bytes from clients to the server, over all rounds and clients.
         bytes_down: bytes from the server to clients.
         seconds: how long its rounds took.
-        stopped: what ended it: `rounds`, `time budget` or `privacy budget`.
+        stopped: what ended it: `rounds`, `time budget`, `privacy budget`, `patience` or `callback`.
         accuracy: accuracies by model/test/rule.
         drift: accuracies before, at and after what clients hold changed; None without drift.
         drawn_anew: tensors that a file of initial weights did not give; None without one.
@@ -86,6 +95,10 @@ class Result:
         ('fedproto', 'own/own/nearest', 'rounds')
         >>> len(result.accuracy[result.score].per_client)
         2
+        >>> [(played.round, len(played.participants)) for played in result.history]
+        [(1, 2)]
+        >>> result.models[0].feature_size, result.predictor().card.whose
+        (50, 'client 0')
     """
 
     method: str
@@ -113,6 +126,65 @@ class Result:
     epsilon: float | None = None
     delta: float | None = None
     folder: str | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"Result({self.method} on {self.dataset}, {self.split}, {self.clients} clients, seed {self.seed}: "
+            f"{self.score} {self.accuracy[self.score].last:.2f} % after {self.rounds} rounds)"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs: not the run itself."""
+        return {name: value for name, value in vars(self).items() if name not in ("_run", "_held")}
+
+    @cached_property
+    def history(self) -> Sequence[Round]:
+        """The rounds that were played, first to last."""
+        return () if self.folder is None else tuple(RunFolder.open(Path(self.folder)).played())
+
+    def with_history(self, history: Sequence[Round]) -> Self:
+        """Remember the rounds that were played; those of a folder are read from there when they are asked for."""
+        vars(self)["history"] = tuple(history)
+        return self
+
+    def with_run(self, run: object, held: Sequence[object]) -> Self:
+        """Remember how a run without a folder ended, for its models, and hold a user's objects that it is made of."""
+        vars(self).update(_run=run, _held=tuple(held))
+        return self
+
+    @property
+    def models(self) -> Mapping[int | str, nn.Module]:
+        """The trained models, on the CPU: each client's own by number, and the averaged one, if any, as `global`."""
+        found: Mapping[int | str, nn.Module] = ask("models_of_result", self, vars(self).get("_run"))
+        return found
+
+    def predictor(self, client: int | None = None) -> Any:
+        """Return the model that `protofed export` makes of the run, as `protofed.load` returns it.
+
+        Args:
+            client: whose own model; unless given, the averaged one or, without it, that of the client with most data.
+        """
+        return ask("predictor_of_result", self, vars(self).get("_run"), client)
+
+    def frame(self) -> DataFrame:
+        """Return accuracies as a pandas data frame: a row for each evaluated round, client and score."""
+        return data_frame(self.rows(), ["round", "client", "score", "accuracy"])
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Every client's accuracies in every evaluated round, as `frame` has them."""
+        for played in self.history:
+            for score, values in played.per_client.items():
+                who = range(len(values)) if played.tested is None else played.tested
+                for client, value in zip(who, values, strict=True):
+                    yield {"round": played.round, "client": client, "score": score, "accuracy": value}
+
+    def plot(self) -> Figure:
+        """Draw accuracies and the training loss over rounds."""
+        figure: Figure = ask("figure_of", self)
+        return figure
+
+    def _repr_html_(self) -> str:
+        return str(ask("html_of", self))
 
     @property
     def guarantee(self) -> str | None:

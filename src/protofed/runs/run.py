@@ -9,22 +9,24 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from protofed.data.federation import Federation
+from protofed.data.federation_file import is_federation
 from protofed.engines.base import Outcome
 from protofed.engines.client_group import Group
+from protofed.engines.client_models import Store
 from protofed.engines.distributed import ALONE, Ranks
 from protofed.errors import LostError, UserError
-from protofed.evaluation.accuracy import Evaluation
+from protofed.evaluation.accuracy import Evaluation, validation_score
 from protofed.evaluation.backdoor import backdoor_rate
 from protofed.evaluation.snapshot import Snapshot, take_snapshot
 from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
 from protofed.internal.profiling import profiled_round, section
-from protofed.messages import Traffic
+from protofed.messages import Broadcast, Traffic
 from protofed.methods import parameters
 from protofed.methods.base import Clock, Method
 from protofed.models import ModelSpec, parameter_count
@@ -43,9 +45,22 @@ from protofed.server.public_exchange import Agreement, agree, exchange_of
 from protofed.server.round import Round
 from protofed.trust.attacks import AttackMemory, Backdoor
 
+CUSTOM = "custom"
+"""What results call the dataset of a federation of the user's own."""
+
 
 class Interrupted(Exception):
     """Ctrl-C: the run stopped after a whole round."""
+
+
+class Ended(NamedTuple):
+    """How a run has ended: what its models are taken from when the run itself is gone."""
+
+    experiment: Experiment
+    history: Sequence[Round]
+    broadcast: Broadcast
+    own: Sequence[Store]
+    taken: Sequence[torch.Tensor]
 
 
 class Run:
@@ -62,6 +77,8 @@ class Run:
         self.federation = setup.federation
         self.broadcast = setup.engine.initial_broadcast()
         self.history: list[Round] = []
+        self.called_off = False
+        """Whether a user's function has ended it."""
 
     def play(self, folder: RunFolder | None, progress: Progress) -> Result:
         """Play the remaining rounds."""
@@ -79,8 +96,9 @@ class Run:
                         played = self.play_round()
                     if late and folder is not None:
                         folder.keep_rounds(self.history[:-1])  # the last of which has been tested now
-                    stop = any(self.ranks.exchange(interrupted()))
-                    if stop and not played.accuracy:
+                    asked = self.ranks.exchange((interrupted(), progress.stops(played)))
+                    stop, self.called_off = (any(answers) for answers in zip(*asked, strict=True))
+                    if (stop or self.called_off) and not played.accuracy:
                         played = self.history[-1] = self.evaluated(played)
                     if folder is not None:
                         self._write_round(folder, played, stop)
@@ -245,11 +263,33 @@ class Run:
         return landmark or played.round % self.experiment.eval_every == 0
 
     def over(self) -> bool:
-        """Whether all rounds are played, or the time or the privacy budget is used up."""
+        """Whether there are no more rounds."""
+        return self.ended_by() is not None
+
+    def ended_by(self) -> str | None:
+        """Why there are no more rounds; none while there are."""
         budget = self.experiment.time_budget
-        spent = sum(played.seconds for played in self.history)
-        late = budget is not None and spent >= budget
-        return len(self.history) >= self.experiment.rounds or late or self._exhausted()
+        if len(self.history) >= self.experiment.rounds:
+            return "rounds"
+        if self.called_off:
+            return "callback"
+        if self._exhausted():
+            return "privacy budget"
+        if budget is not None and sum(played.seconds for played in self.history) >= budget:
+            return "time budget"
+        return "patience" if self._stale() else None
+
+    def _stale(self) -> bool:
+        """Whether validation accuracy has not risen for as many evaluations as patience lasts.
+
+        An evaluation that was made because a run was interrupted does not count: without that it would not be there.
+        """
+        patience = self.experiment.patience
+        if patience is None:
+            return False
+        found = [validation_score(self.method.score, one.accuracy) for one in self.history if self._due(one)]
+        values = [value for value in found if value is not None]
+        return bool(values) and len(values) - 1 - values.index(max(values)) >= patience
 
     def _exhausted(self) -> bool:
         """Whether another round would exceed the privacy budget."""
@@ -282,6 +322,22 @@ class Run:
         if self.drift:
             self._drift(self.drift.at(len(self.history) - 1))
 
+    def ended(self) -> Ended:
+        """What is left of this run, which trains no more: not its data, and nothing on its device."""
+        stores = [group.own.to_host() for group in self.engine.groups]
+        taken = [group.taken.cpu() for group in self.engine.groups]  # which waits for what is under way
+        return Ended(self.experiment, self.history, self.broadcast.on_host(), stores, taken)
+
+    def take_over(self, other: Ended) -> None:
+        """Go to where another run of the same experiment has ended; this one is on the CPU."""
+        self.history, self.broadcast = list(other.history), other.broadcast
+        for group, store, taken in zip(self.engine.groups, other.own, other.taken, strict=True):
+            for row in sorted(store.trained):  # one by one, as all may be too large for the memory
+                group.own.put_packed([row], store.packed([row]))
+            group.taken.copy_(taken)
+        if self.drift:
+            self._drift(self.drift.at(len(self.history) - 1))
+
     def _attack_memory(self) -> AttackMemory:
         return {} if self.pipeline.attacking is None else self.pipeline.attacking.memory
 
@@ -304,19 +360,13 @@ class Run:
         """What of the models was not in the file they started from."""
         return list(dict.fromkeys(name for group in self.engine.groups for name in group.drawn_anew))
 
-    def _stopped(self) -> str:
-        """Why there are no more rounds."""
-        if len(self.history) >= self.experiment.rounds:
-            return "rounds"
-        return "privacy budget" if self._exhausted() else "time budget"
-
     def result(self, folder: RunFolder | None) -> Result:
         """What came out so far."""
         experiment = self.experiment
         accuracy = summarise(self.history)
-        return Result(
+        result = Result(
             method=self.method.name,
-            dataset=experiment.dataset,
+            dataset=CUSTOM if is_federation(experiment.dataset) else experiment.dataset,
             split=experiment.split,
             clients=self.federation.total,
             rounds=len(self.history),
@@ -331,7 +381,7 @@ class Run:
             bytes_up=sum(played.bytes_up for played in self.history),
             bytes_down=sum(played.bytes_down for played in self.history),
             seconds=sum(played.seconds for played in self.history),
-            stopped=self._stopped(),
+            stopped=self.ended_by() or "cut off",
             accuracy=accuracy,
             drift=self._drifted(),
             drawn_anew=None if experiment.start is None else self._drawn_anew(),
@@ -341,6 +391,7 @@ class Run:
             delta=None if self.privacy is None else experiment.delta,
             folder=None if folder is None else str(folder.path),
         )
+        return result.with_history(self.history)
 
 
 def new_run(

@@ -95,8 +95,10 @@ def prepare(
         if federation is not None and experiment.encoder is not None:
             raise UserError("encoder", experiment.encoder, "a federation of your own may hold features instead")
         encoder = _encoder(experiment, device)
-        drift = drift_of(experiment, encoder) if federation is None else None
+        named = federation is None
+        drift = drift_of(experiment, encoder) if named else None
         federation = federation or (drift.at(0) if drift else federation_of(experiment, encoder))
+        _check_patience(experiment, federation, strictly=named or experiment.val_fraction == 0)
         total = federation.total
         attack = find_attack(experiment.attack, experiment.attackers, total, experiment.seed)
         if attack is not None:
@@ -110,6 +112,13 @@ def prepare(
         privacy = privacy_of(experiment, engine, encoder, lambda number: participants(experiment, total, number))
         settled = _resolved(experiment, engine)
     return Setup(settled, method, federation, engine, reason, device, ranks, encoder, drift, attack, defences, privacy)
+
+
+def _check_patience(experiment: Experiment, federation: Federation, strictly: bool) -> None:
+    """Whoever waits for validation accuracy needs some; what clients that are elsewhere hold out is not known here."""
+    if experiment.patience is not None and strictly and any(client.validation is None for client in federation.clients):
+        why = "it needs validation data of every client: --val-fraction above 0, or `validation` in a federation"
+        raise UserError("--patience", experiment.patience, why)
 
 
 def _public_images(experiment: Experiment, method: Method, encoder: Encoder | None) -> torch.Tensor | None:

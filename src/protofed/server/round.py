@@ -11,6 +11,8 @@ from typing import Any, TypedDict
 from protofed.errors import UserError
 from protofed.internal.schema import require
 
+__all__ = ["Round"]
+
 
 class Scalars(TypedDict):
     """How many numbers clients sent."""
@@ -29,7 +31,37 @@ class Described(TypedDict):
 
 @dataclass(frozen=True)
 class Round:
-    """One round of a run; docs/run-folder.md says what each field is."""
+    """Record one round of a run; `Result.history` holds them, and `on_round` is called with each.
+
+    Args:
+        round: its number, from 1.
+        seconds: how long training, aggregation and evaluation took.
+        loss: the mean over participants of their mean training loss.
+        participants: the numbers of the clients whose uploads counted.
+        bytes_up: bytes of all uploads.
+        bytes_down: bytes of all broadcasts.
+        scalars_up: how many numbers clients sent, of `weights` and of `prototypes`.
+        prototypes: of each set that the server sends next: how many of each class, how padded, how far they moved.
+        clusters: of each set that clients sent: how many prototypes of each class.
+        losses: that of each participant; None in folders of the first versions.
+        accuracy: percent by model/test/rule, the mean over clients or domains; empty in a round without evaluation.
+        per_client: the same for each client.
+        per_domain: the same for each domain, where that is known.
+        diagnostic: names of accuracies by a rule that the method itself does not have.
+        interval: of accuracies over few-shot episodes, half the width of the 95 % confidence interval.
+        left_out: the clients that did not make it to the end of the round, and why.
+        suspected: the clients that a defence suspected; None without a defence.
+        epsilon: what privacy has cost so far, math.inf without noise; None where nothing is promised.
+        tested: the clients that `per_client` is of; None for all.
+        backdoor: how often a backdoor opens, in percent; None without that attack.
+
+    Example:
+        >>> import protofed
+        >>> tiny = {"model": "cnn", "train_size": 120, "clients": 2, "rounds": 2, "device": "cpu"}
+        >>> last = protofed.run("fedavg", **tiny).history[-1]
+        >>> last.round, last.participants, len(last.per_client["global/all/head"])
+        (2, [0, 1], 2)
+    """
 
     round: int  # from 1
     seconds: float

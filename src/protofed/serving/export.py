@@ -18,12 +18,12 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.methods import parameters
 from protofed.methods.base import Method
-from protofed.models import MODELS
+from protofed.models import MODELS, factory_of
 from protofed.prototypes import Prototypes, class_means
 from protofed.randomness import generator
 from protofed.runs.folder import RunFolder
 from protofed.runs.network_label import read_network_label
-from protofed.runs.result import summarise
+from protofed.runs.result import Result, summarise
 from protofed.runs.run import Run, new_run
 from protofed.serving import refusal
 from protofed.serving.card import RULES, TRAINING, ModelCard
@@ -32,6 +32,9 @@ from protofed.serving.prototype_index import PrototypeIndex
 
 MOST = 2000
 """Held-out images whose features are kept: enough to say what a change does."""
+
+PLAIN: dict[str, Any] = {"engine": "sequential", "width": None, "device": "cpu", "threads": None, "secure": False}
+"""How models are taken out of a run, wherever it was played."""
 
 HeldOut = tuple[Tensor, Tensor]
 """Images, or an encoder's features of them, and labels; -1 where the class has no name."""
@@ -66,8 +69,7 @@ def restored(folder: RunFolder, data: str | None = None) -> Run:
         raise UserError("DIR", str(folder.path), why)
     if data is not None and not elsewhere:
         raise UserError("--data", data, "it is for a federation's runs; this one names its data itself")
-    plain: dict[str, Any] = {"engine": "sequential", "width": None, "device": "cpu", "threads": None, "secure": False}
-    experiment = dataclasses.replace(experiment, dataset=data or experiment.dataset, **plain)
+    experiment = dataclasses.replace(experiment, dataset=data or experiment.dataset, **PLAIN)
     run = new_run(experiment, federation=_standing_in(experiment, folder) if elsewhere else None)
     if not folder.checkpoint.file.exists():
         raise UserError("DIR", str(folder.path), "the run was cut off before its first checkpoint")
@@ -82,6 +84,22 @@ def export(folder: RunFolder, client: int | None = None, data: str | None = None
     Over Flower clients keep their own; `data` are images that the averaged one is measured with.
     """
     run = restored(folder, data)
+    ended = Result.read(folder.path).stopped if folder.result.exists() else None
+    return export_run(run, client, ended, data is not None, folder.path if folder.over_network else None)
+
+
+def export_run(
+    run: Run, client: int | None, ended: str | None, given_data: bool = False, over_network: Path | None = None
+) -> Exported:
+    """The same of a run that is on the CPU.
+
+    Args:
+        run: as it stands.
+        client: whose own model, if not the averaged one.
+        ended: what ended the run, if it is complete.
+        given_data: whether its images stand in for those of clients that are elsewhere.
+        over_network: the folder of a run whose clients keep their own models.
+    """
     members = run.federation.members
     if client is not None and client not in members:
         raise UserError("--client", client, f"clients are numbered from 0 to {len(members) - 1}")
@@ -89,8 +107,8 @@ def export(folder: RunFolder, client: int | None = None, data: str | None = None
     group = next(group for group in run.engine.groups if chosen in group.members)
     sent = run.method.send(run.broadcast, chosen)
     averaged = client is None and set(group.own.initial) <= set(sent.weights)
-    if folder.over_network and not averaged:
-        raise UserError("DIR", str(folder.path), "over Flower clients keep their own models; no other is whole")
+    if over_network is not None and not averaged:
+        raise UserError("DIR", str(over_network), "over Flower clients keep their own models; no other is whole")
     if averaged:
         state: State = {name: sent.weights[name] for name in group.own.initial}
         whose = "averaged" if sent is run.broadcast else f"averaged in the cluster of client {chosen}"
@@ -99,15 +117,15 @@ def export(folder: RunFolder, client: int | None = None, data: str | None = None
         whose = f"client {chosen}"
     pool = _shared_pool(run)
     source = "shared by the method"
-    if pool is None and data is not None:
+    if pool is None and given_data:
         pool = PrototypeIndex.of(_class_means(run, group, [0], state).prototypes)
         source = "class means of the images given at export: the method shares none for this"
     elif pool is None:
         pool = _class_means(run, group, range(len(group.members)) if averaged else [group.members.index(chosen)], state)
         source = "class means of training data, computed at export: the method shares none for this"
-    card = _card(run, group, chosen, pool, {"whose": whose, "source": source}, complete=folder.result.exists())
+    card = _card(run, group, chosen, pool, {"whose": whose, "source": source}, ended)
     weights = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
-    own_code = None if card.model in MODELS else card.model
+    own_code = None if card.model in MODELS else factory_of(card.model)
     return measured(Predictor(card, weights, pool, run.encoder, own_code, run.method), _held_out(run, members[chosen]))
 
 
@@ -169,7 +187,7 @@ def _held_out(run: Run, client: Client) -> HeldOut:
 
 
 def _card(
-    run: Run, group: Group, chosen: int, pool: PrototypeIndex, about: dict[str, str], complete: bool
+    run: Run, group: Group, chosen: int, pool: PrototypeIndex, about: dict[str, str], ended: str | None
 ) -> ModelCard:
     experiment, client = run.experiment, run.federation.members[chosen]
     specs = experiment.model.split(",")
@@ -179,7 +197,7 @@ def _card(
         seen = run.encoder.card
         (channels, height, width), mean, std = seen.shape, tuple(seen.mean), tuple(seen.std)
     tested = summarise(run.history) if any(played.accuracy for played in run.history) else {}
-    stopped = "rounds" if len(run.history) >= experiment.rounds else "time budget" if complete else "cut off"
+    stopped = ended or run.ended_by() or "cut off"
     told = ("dataset", "split", "alpha", "clients", "train_size", "novel", "seed")
     return ModelCard(
         classes=list(run.federation.classes),
@@ -202,7 +220,12 @@ def _card(
             "params": {name: getattr(run.method, name) for name in parameters(type(run.method))},
         },
         data={name: getattr(experiment, name) for name in told},
-        rounds={"played": len(run.history), "planned": experiment.rounds, "stopped": stopped, "complete": complete},
+        rounds={
+            "played": len(run.history),
+            "planned": experiment.rounds,
+            "stopped": stopped,
+            "complete": ended is not None,
+        },
         shared={
             **{name: getattr(run.method, name) for name in ("up", "down")},
             **{name: sum(getattr(played, name) for played in run.history) for name in ("bytes_up", "bytes_down")},

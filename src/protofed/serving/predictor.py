@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from protofed.errors import UserError, unknown
 from protofed.internal.atomic_files import write_folder
+from protofed.internal.higher import ask
 from protofed.models import MODELS, ModelSpec, build, check_size
 from protofed.models.output import Output
 from protofed.models.stacking import bytes_per_image
@@ -25,6 +26,8 @@ from protofed.serving.input_images import of_array
 from protofed.serving.prototype_index import PrototypeIndex
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from protofed.methods.base import Method
     from protofed.models.encoder import Encoder
 
@@ -80,6 +83,18 @@ class Predictions:
 
     def __len__(self) -> int:
         return len(self.top)
+
+    def __repr__(self) -> str:
+        first = ", ".join(str(name) for name in self.classes[:5])
+        return f"Predictions({len(self)} images: {first}{', …' if len(self) > 5 else ''})"
+
+    def plot(self) -> Figure:
+        """Draw how near the best classes of the first images are; what is refused is grey."""
+        figure: Figure = ask("figure_of", self)
+        return figure
+
+    def _repr_html_(self) -> str:
+        return str(ask("html_of", self))
 
     @property
     def classes(self) -> list[str | None]:

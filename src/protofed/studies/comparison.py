@@ -8,18 +8,27 @@ import io
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from protofed.internal.higher import ask
 from protofed.runs.failure import FailedRun, score_of
 from protofed.runs.result import Result
+from protofed.studies.frames import frame_of
 from protofed.studies.grid import GridStudy
 from protofed.studies.significance import against_best
 from protofed.studies.workers import Ending
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
 __all__ = ["Comparison", "MethodRow", "Spread"]
+
+CUT_SHORT = ("time budget", "privacy budget", "patience", "callback")
+"""What may end a run before its last round."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +126,21 @@ class Comparison:
     folder: str | None = None
     failures: list[FailedRun] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        return f"Comparison({summary_of({row.method: row for row in self.rows}, self.results)})"
+
+    def frame(self) -> DataFrame:
+        """Return accuracies as a pandas data frame: a row for each method, seed, evaluated round, client and score."""
+        return frame_of(self.results)
+
+    def plot(self) -> Figure:
+        """Draw an accuracy that all methods have over rounds: the mean over seeds, and one deviation around it."""
+        figure: Figure = ask("figure_of", self)
+        return figure
+
+    def _repr_html_(self) -> str:
+        return str(ask("html_of", self))
+
     def notes(self) -> list[str]:
         """List what makes the methods unequal: rounds, bytes and budgets."""
         notes = []
@@ -129,7 +153,7 @@ class Comparison:
             least, most = min(traffic, key=traffic.__getitem__), max(traffic, key=traffic.__getitem__)
             spread = f"{least} ({traffic[least]:,.0f}) to {most} ({traffic[most]:,.0f})"
             notes.append(f"methods differ in bytes per round: from {spread}")
-        for limit in ("time budget", "privacy budget"):
+        for limit in CUT_SHORT:
             early = [f"{run.method} seed {run.seed} ({run.rounds})" for run in self.results if run.stopped == limit]
             if early:
                 notes.append(f"the {limit} cut rounds short: {', '.join(early)}")
@@ -200,6 +224,18 @@ class ComparisonStudy(GridStudy[Comparison]):
         """A row a method."""
         results, failures = parted(endings)
         return Comparison(results, rows_of(endings), None if folder is None else str(folder), failures)
+
+
+def summary_of(rows: Mapping[str, MethodRow], results: Sequence[Result]) -> str:
+    """A study in a line or two: what it is of, and the first three scores by name."""
+    told = {name: row.accuracy.get(row.score) for name, row in rows.items()}
+    scores = [
+        f"{name} {rows[name].score} {spread.mean:.2f} %" if spread else f"{name} {', '.join(rows[name].failed)}"
+        for name, spread in told.items()
+    ][:3]
+    more = [f"{len(rows) - 3} more"] if len(rows) > 3 else []
+    number = f"{len(results)} run{'s' * (len(results) != 1)}"
+    return f"{number} on {results[0].dataset if results else 'nothing'}: {', '.join([*scores, *more])}"
 
 
 def parted(endings: Sequence[Ending]) -> tuple[list[Result], list[FailedRun]]:

@@ -40,7 +40,7 @@ class GridStudy(Study[FindingT]):
 
     form: ClassVar[Mapping[str, Any]] = {
         **{"grid": dict, "score": str | None},
-        **{"methods": list, "seeds": int, "jobs": int | None},
+        **{"methods": list, "params_of": dict, "seeds": int, "jobs": int | None},
     }
     """What the YAML file has beside the experiment, in this order."""
 
@@ -50,6 +50,7 @@ class GridStudy(Study[FindingT]):
     jobs: int | None = None
     grid: Grid = field(default_factory=dict)
     score: str | None = None  # the accuracy that is shown; unless given, the one that each method's paper reports
+    params_of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what a method alone has, by its name
 
     def __post_init__(self) -> None:
         if not self.methods:
@@ -72,6 +73,8 @@ class GridStudy(Study[FindingT]):
             asked["methods"] = [str(name) for name in asked["methods"]]
         if "grid" in asked:
             asked["grid"] = {str(name): check_type(f"grid: {name}", v, list) for name, v in asked["grid"].items()}
+        if "params_of" in asked:
+            asked["params_of"] = {str(m): check_type(f"params_of: {m}", v, dict) for m, v in asked["params_of"].items()}
         return {**asked, "experiment": values}
 
     @classmethod
@@ -85,6 +88,9 @@ class GridStudy(Study[FindingT]):
         values = dataclasses.asdict(with_absolute_paths(self.experiment))
         del values["method"]
         asked = {name: getattr(self, name) for name in self.form} | {"methods": list(map(absolute_name, self.methods))}
+        asked["params_of"] = {absolute_name(name): dict(params) for name, params in self.params_of.items()}
+        if not self.params_of:
+            del asked["params_of"]
         return yaml.safe_dump({**asked, **values}, sort_keys=False, allow_unicode=True)
 
     def with_threads(self) -> Self:
@@ -122,7 +128,8 @@ class GridStudy(Study[FindingT]):
             swept = {_bare(name): value for name, value in point.items() if not _is_option(name)}
             params = {**self.experiment.params, **swept}
             common = Experiment.from_mapping({**dataclasses.asdict(self.experiment), **chosen, "params": params})
-            for run in runs_of(self.methods, self.seeds, common):
+            rest = {method: _without(swept, params) for method, params in self.params_of.items()}
+            for run in runs_of(self.methods, self.seeds, common, rest):
                 setting = {name: v for name, v in point.items() if _is_option(name) or _bare(name) in run.params}
                 runs.setdefault((_folder_name(setting), run_name(run)), (setting, run))
         return list(runs.values())
@@ -147,8 +154,17 @@ class GridStudy(Study[FindingT]):
                 raise UserError("--grid", name, why)
 
 
-def runs_of(methods: Sequence[str], seeds: int, experiment: Experiment) -> list[Experiment]:
-    """An experiment with every method and seed; a parameter goes to every method that has it, and some method must."""
+def _without(swept: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if name not in swept}
+
+
+def runs_of(
+    methods: Sequence[str], seeds: int, experiment: Experiment, params_of: Mapping[str, Mapping[str, Any]]
+) -> list[Experiment]:
+    """An experiment with every method and seed; a parameter goes to every method that has it, and some method must.
+
+    `params_of` are those that a method has whatever the others have.
+    """
     classes = {method: method_class(method) for method in methods}
     names = [classes[method].name for method in methods]
     doubled = {name for name in names if names.count(name) > 1}
@@ -162,6 +178,7 @@ def runs_of(methods: Sequence[str], seeds: int, experiment: Experiment) -> list[
     runs = []
     for method in methods:
         values = {name: value for name, value in experiment.params.items() if name in known[method]}
+        values |= params_of.get(method, {})
         build_method(method, values)
         for seed in range(experiment.seed, experiment.seed + seeds):
             runs.append(dataclasses.replace(experiment, method=method, params=values, seed=seed))

@@ -9,21 +9,43 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from protofed.errors import UserError
 from protofed.evaluation import accuracy as evaluation
 from protofed.experiment import Experiment
+from protofed.internal.higher import ask
 from protofed.runs.failure import FailedRun
 from protofed.runs.result import Result, common_score
-from protofed.studies.comparison import MethodRow, parted, rows_of
+from protofed.studies.comparison import CUT_SHORT, MethodRow, parted, rows_of, summary_of
+from protofed.studies.frames import frame_of
 from protofed.studies.grid import Grid, GridStudy, Setting, text_of
 from protofed.studies.workers import Ending
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+
+__all__ = ["Sweep", "SweepCell"]
 
 
 @dataclass(frozen=True)
 class SweepCell:
-    """One method with one setting, over its seeds."""
+    """Record one method with one setting, over its seeds.
+
+    Args:
+        setting: a value for each swept name that concerns the method.
+        row: what its runs came to.
+
+    Example:
+        >>> from protofed.studies.comparison import MethodRow, Spread
+        >>> from protofed.studies.sweeps import SweepCell
+        >>> accuracy, other = {"own/own/head": Spread.of([80.0, 82.0])}, Spread.of([0.0, 0.0])
+        >>> cell = SweepCell({"lr": 0.1}, MethodRow("local", "own/own/head", [5, 5], accuracy, [], other, other, other))
+        >>> cell.method, cell.setting, cell.row.accuracy["own/own/head"].mean
+        ('local', {'lr': 0.1}, 81.0)
+    """
 
     setting: Setting
     row: MethodRow
@@ -36,7 +58,22 @@ class SweepCell:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What came out: a cell for each setting and method."""
+    """Record the runs of a sweep, and a cell for each setting and method.
+
+    Args:
+        grid: the swept names and their values.
+        score: the accuracy that counts; None for that of each method's paper.
+        cells: one for each setting and method.
+        results: the result of every run, cell by cell.
+        folder: where the sweep is on disk; None for one in memory.
+
+    Example:
+        >>> import protofed
+        >>> tiny = {"model": "cnn", "train_size": 120, "clients": 2, "rounds": 1, "device": "cpu", "threads": 1}
+        >>> found = protofed.sweep({"lr": [0.01, 0.1]}, ["fedavg"], seeds=2, jobs=1, **tiny)
+        >>> [(cell.setting, len(cell.row.rounds)) for cell in found.cells], len(found.results)
+        ([({'lr': 0.01}, 2), ({'lr': 0.1}, 2)], 4)
+    """
 
     grid: Grid
     score: str | None
@@ -44,6 +81,23 @@ class Sweep:
     results: list[Result]
     folder: str | None = None
     failures: list[FailedRun] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        rows = {" ".join(filter(None, [cell.method, text_of(cell.setting)])): cell.row for cell in self.cells}
+        return f"Sweep(over {', '.join(self.grid)}, {summary_of(rows, self.results)})"
+
+    def frame(self) -> DataFrame:
+        """Return accuracies as a pandas data frame: a row for each setting, method, seed, round, client and score."""
+        settings = [cell.setting for cell in self.cells for _ in cell.row.rounds]
+        return frame_of(self.results, settings, list(self.grid))
+
+    def plot(self) -> Figure:
+        """Draw the score over the first swept name, a line for each method and setting of the others."""
+        figure: Figure = ask("figure_of", self)
+        return figure
+
+    def _repr_html_(self) -> str:
+        return str(ask("html_of", self))
 
     @property
     def shown_score(self) -> str:
@@ -56,7 +110,7 @@ class Sweep:
         for cell in {cell.method: cell for cell in self.cells}.values():
             if cell.row.rounds and self.shown_score not in cell.row.accuracy:
                 notes.append(f"{cell.method} has no {self.shown_score}, only {', '.join(cell.row.accuracy)}")
-        for limit in ("time budget", "privacy budget"):
+        for limit in CUT_SHORT:
             early = sum(run.stopped == limit for run in self.results)
             if early:
                 notes.append(f"the {limit} cut rounds short in {early} of {len(self.results)} runs")

@@ -188,7 +188,8 @@ class Team:
 
     def _play_here(self, task: Task) -> Ending:
         try:
-            return play_one(task, Relay(lambda standing: self._tell_and_check(task.named(standing))))
+            relay = Relay(lambda standing: self._tell_and_check(task.named(standing)), self.progress.stops)
+            return play_one(task, relay)
         except KeyboardInterrupt:  # a second Ctrl-C, or the first one where there is no folder to go on from
             self._end(signal.SIGKILL)
             raise
