@@ -121,7 +121,7 @@ def test_objects_cannot_be_written_to_a_folder(tmp_path: Path, objects: dict[str
 
 
 def test_parameters_beside_a_method_object_are_refused() -> None:
-    with pytest.raises(UserError, match=r"params: \{'factor': 1\}"):
+    with pytest.raises(UserError, match=r"'\{'factor': 1\}' for params: "):
         protofed.run(Halved(), params={"factor": 1})
 
 

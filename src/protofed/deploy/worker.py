@@ -53,7 +53,7 @@ class Worker:
         head, _ = self._read(None)
         if "error" in head:
             self.stop()
-            raise UserError.__new__(UserError, head["error"])
+            raise UserError.told(head["error"], head["hint"])
 
     def stop(self) -> None:
         """End it."""

@@ -20,7 +20,7 @@ def load_from_file(flag: str, spec: str) -> Any:
     filename, _, name = spec.rpartition(":")
     path = Path(filename)
     if not filename.endswith(".py") or not name:
-        raise UserError(flag, spec, "write it as path/to/file.py:Name")
+        raise UserError(flag, spec, "it must be path/to/file.py:Name")
     if not path.is_file():
         raise UserError(flag, spec, f"there is no file {filename}")
     module_spec = importlib.util.spec_from_file_location(f"protofed_user_{path.stem}", path)

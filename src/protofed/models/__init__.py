@@ -90,7 +90,7 @@ def factory_of(spec: str) -> Factory:
     if is_file_spec(spec):
         factory: Factory = load_from_file("--model", spec)
         return factory
-    raise unknown("--model", spec, MODELS)
+    raise unknown("--model", spec, MODELS, see="protofed models")
 
 
 def check_size(name: str, shape: Shape, classes: int, state: Mapping[str, torch.Tensor]) -> None:

@@ -271,7 +271,7 @@ def _play(experiment: Experiment, path: Path | None, progress: Progress) -> Resu
     try:
         return prepare(experiment, path)(progress)
     except (Interrupted, UserError, DivergedError, LostError, torch.OutOfMemoryError) as error:
-        return Failure(type(error), str(error))
+        return Failure.of(error)
     except Exception:
         return Failure(
             RuntimeError, f"{experiment.method} seed {experiment.seed}, in a worker:\n{traceback.format_exc()}"
