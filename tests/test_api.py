@@ -326,7 +326,7 @@ def test_progress_is_shown_unless_quiet(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_parameters_beside_a_method_object_are_refused() -> None:
-    with pytest.raises(UserError, match=r"params: \{'factor': 1\}"):
+    with pytest.raises(UserError, match=r"'\{'factor': 1\}' for params: "):
         protofed.run(Halved(), params={"factor": 1})
 
 

@@ -94,7 +94,7 @@ def test_an_option_lies_within_its_bounds(name: str, inside: float, outside: flo
     assert allowed == inside
     with pytest.raises(UserError) as caught:
         Experiment.from_mapping({**private, name: outside})
-    assert str(caught.value) == f"{flag_of(name)}: {type(allowed)(outside)} is not usable; it must be {words}"
+    assert str(caught.value) == f"invalid value '{type(allowed)(outside)}' for {flag_of(name)}: it must be {words}"
 
 
 def test_every_bounded_option_is_tried() -> None:
@@ -105,15 +105,21 @@ def test_every_bounded_option_is_tried() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"drift_round": 1, "drift": "sudden"}, "--drift-round: 1 is not usable; from 2 to --rounds: one before it"),
-        ({"drift_round": 61, "drift": "sudden"}, "--drift-round: 61 is not usable; from 2 to --rounds: one before it"),
-        ({"drift_round": 2}, "--drift-round: 2 is not usable; it is the round of --drift sudden"),
-        ({"clip": 1.0}, "--clip: 1.0 is not usable; it is for --privacy client or --privacy example"),
-        ({"delta": 0.1}, "--delta: 0.1 is not usable; it is for --privacy client or --privacy example"),
-        ({"privacy": "client", "noise": 1.0}, "--noise: 1.0 is not usable; without --clip no noise is enough"),
+        (
+            {"drift_round": 1, "drift": "sudden"},
+            "invalid value '1' for --drift-round: it must be from 2 to --rounds: one before it",
+        ),
+        (
+            {"drift_round": 61, "drift": "sudden"},
+            "invalid value '61' for --drift-round: it must be from 2 to --rounds: one before it",
+        ),
+        ({"drift_round": 2}, "invalid value '2' for --drift-round: it is the round of --drift sudden"),
+        ({"clip": 1.0}, "invalid value '1.0' for --clip: it is for --privacy client or --privacy example"),
+        ({"delta": 0.1}, "invalid value '0.1' for --delta: it is for --privacy client or --privacy example"),
+        ({"privacy": "client", "noise": 1.0}, "invalid value '1.0' for --noise: without --clip no noise is enough"),
         (
             {"privacy": "client", "clip": 1.0, "epsilon": 1.0},
-            "--epsilon: 1.0 is not usable; without --noise no budget is enough",
+            "invalid value '1.0' for --epsilon: without --noise no budget is enough",
         ),
     ],
 )
@@ -131,22 +137,24 @@ def test_it_cannot_be_changed() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("rounds", "3", "--rounds: '3' is not usable; it must be of type int"),
-        ("rounds", 3.0, "--rounds: 3.0 is not usable; it must be of type int"),
-        ("rounds", True, "--rounds: True is not usable; it must be of type int"),
-        ("rounds", None, "--rounds: None is not usable; it must be of type int"),
-        ("lr", "0.1", "--lr: '0.1' is not usable; it must be of type float"),
-        ("lr", False, "--lr: False is not usable; it must be of type float"),
-        ("lr", float("inf"), "--lr: inf is not usable; it must be a finite number"),
-        ("image_size", 100_000, "--image-size: 100000 is not usable; it must be from 1 to 1024"),
-        ("image_size", 0, "--image-size: 0 is not usable; it must be from 1 to 1024"),
-        ("balance", 1, "--balance: 1 is not usable; it must be of type bool"),
-        ("model", 3, "--model: 3 is not usable; it must be of type str"),
-        ("data_dir", 3, "--data-dir: 3 is not usable; it must be of type str"),
-        ("train_size", "all", "--train-size: 'all' is not usable; it must be of type int"),
-        ("split", None, "--split: None is not usable; it must be of type str"),
-        ("params", ["k"], "--params: ['k'] is not usable; it must be of type mapping"),
-        ("participation", -0.1, "--participation: -0.1 is not usable; it must be above 0 and at most 1"),
+        ("rounds", "3", "invalid value '3' for --rounds: it must be of type int"),
+        ("rounds", 3.0, "invalid value '3.0' for --rounds: it must be of type int"),
+        ("rounds", True, "invalid value 'true' for --rounds: it must be of type int"),
+        ("rounds", None, "missing value for --rounds: it must be of type int"),
+        ("lr", "0.1", "invalid value '0.1' for --lr: it must be of type float"),
+        ("lr", False, "invalid value 'false' for --lr: it must be of type float"),
+        ("lr", float("inf"), "invalid value 'inf' for --lr: it must be a finite number"),
+        ("image_size", 100_000, "invalid value '100000' for --image-size: it must be from 1 to 1024"),
+        ("image_size", 0, "invalid value '0' for --image-size: it must be from 1 to 1024"),
+        ("balance", 1, "invalid value '1' for --balance: it must be of type bool"),
+        ("model", 3, "invalid value '3' for --model: it must be of type str"),
+        ("data_dir", 3, "invalid value '3' for --data-dir: it must be of type str"),
+        ("train_size", "all", "invalid value 'all' for --train-size: it must be of type int"),
+        ("split", None, "missing value for --split: it must be of type str"),
+        ("engine", None, "missing value for --engine: it must be one of auto, flower-sim, sequential, stacked"),
+        ("engine", True, "invalid value 'true' for --engine: it must be one of auto, flower-sim, sequential, stacked"),
+        ("params", ["k"], "invalid value '['k']' for --params: it must be of type mapping"),
+        ("participation", -0.1, "invalid value '-0.1' for --participation: it must be above 0 and at most 1"),
     ],
 )
 def test_a_wrong_value_is_named(name: str, value: object, said: str) -> None:
@@ -169,10 +177,9 @@ def test_what_is_optional_may_be_none(name: str) -> None:
 def test_a_misspelt_key_is_an_error_with_a_suggestion(name: str, meant: str | None) -> None:
     with pytest.raises(UserError) as caught:
         Experiment.from_mapping({name: 3})
-    assert repr(name) in str(caught.value)
-    assert ("did you mean" in str(caught.value)) == (meant is not None)
-    assert f"did you mean {meant!r}?" in str(caught.value) or meant is None
-    assert all(known in str(caught.value) for known in FIELDS)
+    assert str(caught.value) == f"invalid value '{name}' for OPTION: there is none of that name"
+    suggested = "" if meant is None else f"did you mean {meant!r}? "
+    assert caught.value.hint == f"{suggested}`protofed run --help` lists them all"
 
 
 @pytest.mark.parametrize(
@@ -189,7 +196,7 @@ def test_yaml_reads_numbers_as_people_write_them(text: str, value: object) -> No
 
 def test_choices_are_checked_in_unions_too() -> None:
     assert check_type("x", None, int | None) is None
-    with pytest.raises(UserError, match="x: 'a'"):
+    with pytest.raises(UserError, match="'a' for x: "):
         check_type("x", "a", int | None)
 
 
@@ -220,5 +227,5 @@ def test_a_file_made_to_do_harm_is_one_line(tmp_path: Path, text: str, reason: s
 
 
 def test_a_whole_number_that_no_float_can_hold_is_named() -> None:
-    with pytest.raises(UserError, match=r"--lr: .* it must be a finite number"):
+    with pytest.raises(UserError, match=r"for --lr: it must be a finite number"):
         Experiment.from_mapping({"lr": 10**400})

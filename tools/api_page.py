@@ -44,7 +44,8 @@ The names that `__all__` of these modules lists are public, and they are describ
 a note in [CHANGELOG.md](../CHANGELOG.md); everything else may change at any time.
 
 Shapes: N clients, C classes, M or K prototypes of a class, D numbers of a feature, B samples of a batch, n samples of a
-client; `...` stands for any axes. A `UserError` is a ValueError with one line for the user.
+client; `...` stands for any axes. A `UserError` is a ValueError with one line for the user;
+its `hint`, if it has one, says what would do.
 
 Examples run as they are printed. Some read the folders that these commands make:
 

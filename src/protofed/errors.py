@@ -1,37 +1,64 @@
-"""The errors a user can cause; the command line prints them as one line, without a traceback."""
+"""The errors a user can cause; the command line prints one line, a second with a hint, and no traceback."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Self
 
 LONGEST = 1000
 """Characters of a value that an error shows."""
 
-
-class UserError(ValueError):
-    """Wrong input: names the argument, what it was and what it may be."""
-
-    def __init__(self, argument: str, value: object, allowed: str) -> None:
-        super().__init__(f"{argument}: {_shown(value)} is not usable; {allowed}")
+MANY = 8
+"""Names that an error shows at most."""
 
 
-class DivergedError(RuntimeError):
-    """A loss stopped being finite: names the client, the round and the step."""
+class HintedError(Exception):
+    """An error that may say what to do about it: in `hint`, which Python shows as a note below the error."""
 
-    client: int | None = None
-    round: int | None = None  # from 1
+    hint: str | None = None
+
+    def __init__(self, text: str, hint: str | None = None) -> None:
+        super().__init__(text)
+        if hint:
+            self.hint = hint
+            self.add_note(f"hint: {hint}")
 
     @classmethod
-    def at(cls, client: int, round: int, step: int, loss: float) -> DivergedError:
-        """Where it happened, all counted from 1 but the client."""
-        error = cls(f"the loss of client {client} became {loss} in round {round}, step {step}")
-        error.client, error.round = client, round
+    def told(cls, text: str, hint: str | None = None) -> Self:
+        """An error with this very text; not by its own __init__, which might phrase it anew."""
+        error = cls.__new__(cls, text)
+        HintedError.__init__(error, text, hint)
         return error
 
 
-class LostError(RuntimeError):
+class UserError(HintedError, ValueError):
+    """Wrong input: names the argument, its value and the reason; a hint may say what would do."""
+
+    def __init__(self, argument: str, value: object, reason: str, *, hint: str | None = None) -> None:
+        what = "missing value" if value is None else f"invalid value {_shown(value)}"
+        super().__init__(
+            f"{what} for {argument}: {' '.join(reason.split())}", hint
+        )  # one line, whoever gave the reason
+
+
+class DivergedError(HintedError, RuntimeError):
+    """A loss stopped being finite: names the method, the client, the round and the step."""
+
+    client: int | None = None
+    round: int | None = None  # from 1
+    where: str = ""  # without the method
+
+    @classmethod
+    def at(cls, who: str, client: int, round: int, step: int, loss: float, hint: str | None = None) -> DivergedError:
+        """Where it happened to whom, all counted from 1 but the client."""
+        where = f"the loss of client {client} became {loss} in round {round}, step {step}"
+        error = cls(f"{who} diverged: {where}", hint)
+        error.client, error.round, error.where = client, round, where
+        return error
+
+
+class LostError(HintedError, RuntimeError):
     """Another process of a run that several share has failed or is gone."""
 
 
@@ -39,7 +66,7 @@ class RefusedError(Exception):
     """A message that is not what it should be, or asks for what is not allowed; the text says why."""
 
 
-class HopelessError(RuntimeError):
+class HopelessError(HintedError, RuntimeError):
     """A run that is played elsewhere has failed, and would fail again."""
 
 
@@ -48,24 +75,60 @@ class Failure(NamedTuple):
 
     kind: type[Exception]
     text: str
+    hint: str | None = None
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """What there is to send of an error."""
+        return cls(type(error), str(error), error.hint if isinstance(error, HintedError) else None)
 
     def error(self) -> Exception:
-        """The error again; not by its __init__, which would phrase the text anew."""
+        """The error again."""
+        if issubclass(self.kind, HintedError):
+            return self.kind.told(self.text, self.hint)
         return self.kind.__new__(self.kind, self.text)
 
 
-def _shown(value: object) -> str:
-    """A value as Python writes it, if it can and the line stays one."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # a number of too many digits, or lists in lists in lists
-        return f"a {type(value).__name__} that is too large to show"
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+def missing_value(argument: str, reason: str, *, hint: str | None = None) -> UserError:
+    """The error for an argument that was not given."""
+    return UserError.told(f"missing value for {argument}: {reason}", hint)
 
 
-def unknown(argument: str, value: str, known: Iterable[str]) -> UserError:
-    """The error for a name that is not in a list, with a suggestion for a likely misspelling."""
+def misused(flag: str, reason: str, *, hint: str | None = None) -> UserError:
+    """The error for a flag, which has no value to show, that does not fit the rest."""
+    return UserError.told(f"invalid use of {flag}: {reason}", hint)
+
+
+def unknown(argument: str, value: object, known: Iterable[str], *, see: str | None = None) -> UserError:
+    """The error for a name that is not in a list: short lists are shown, of long ones the command that does (`see`)."""
     names = sorted(known)
-    close = difflib.get_close_matches(value, names, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return UserError(argument, value, f"{hint}known: {', '.join(names)}")
+    if not names:
+        reason = "there are none"
+    elif len(names) <= MANY or see is None:
+        reason = f"it must be one of {listed(names)}" if names[1:] else f"there is only {names[0]}"
+    else:
+        reason = "there is none of that name"
+    return UserError(argument, value, reason, hint=suggestion(str(value), names, see))
+
+
+def suggestion(value: str, names: Sequence[str], see: str | None = None) -> str | None:
+    """A hint: the name that was probably meant, and the command that lists them all."""
+    bare = {name.lstrip("-"): name for name in names}  # or all options would be alike
+    close = [f"did you mean {bare[name]!r}?" for name in difflib.get_close_matches(value.lstrip("-"), bare, n=1)]
+    return " ".join([*close, *([f"`{see}` lists them all"] if see else [])]) or None
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in one line, cut where they are many."""
+    more = f" and {len(names) - MANY} more" if len(names) > MANY else ""
+    return f"{', '.join(names[:MANY])}{more}"
+
+
+def _shown(value: object) -> str:
+    """A value between quotes, as a user would write it, if it can be shown in one line."""
+    try:
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+    except (ValueError, RecursionError):  # a number of too many digits, or lists in lists in lists
+        return f"({type(value).__name__}, too large to show)"
+    cut = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    return f"'{''.join(one if one.isprintable() else ascii(one)[1:-1] for one in cut)}'"

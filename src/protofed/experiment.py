@@ -53,7 +53,7 @@ class Experiment:
         >>> protofed.Experiment(lr=0)
         Traceback (most recent call last):
             ...
-        protofed.errors.UserError: --lr: 0.0 is not usable; it must be above 0
+        protofed.errors.UserError: invalid value '0.0' for --lr: it must be above 0
     """
 
     method: str = _option(
@@ -197,7 +197,9 @@ class Experiment:
             item.metadata["bounds"].check(flag, checked)
             object.__setattr__(self, item.name, checked)
         if self.drift_round is not None:
-            self._require("drift_round", 2 <= self.drift_round <= self.rounds, "from 2 to --rounds: one before it")
+            self._require(
+                "drift_round", 2 <= self.drift_round <= self.rounds, "it must be from 2 to --rounds: one before it"
+            )
             self._require("drift_round", self.drift == "sudden", "it is the round of --drift sudden")
         if self.privacy == "none":
             for name in ("clip", "noise", "epsilon", "delta"):
@@ -206,9 +208,9 @@ class Experiment:
         self._require("noise", self.noise == 0 or self.clip is not None, "without --clip no noise is enough")
         self._require("epsilon", self.epsilon is None or self.noise > 0, "without --noise no budget is enough")
 
-    def _require(self, name: str, holds: bool, allowed: str) -> None:
+    def _require(self, name: str, holds: bool, reason: str) -> None:
         if not holds:
-            raise UserError(flag_of(name), getattr(self, name), allowed)
+            raise UserError(flag_of(name), getattr(self, name), reason)
 
     @property
     def hides_clients(self) -> bool:
@@ -229,7 +231,7 @@ class Experiment:
         """Make an experiment from named values; a misspelt name is an error with a suggestion."""
         for name in values:
             if name not in options():
-                raise unknown("configuration key", str(name), options())
+                raise unknown("OPTION", str(name), options(), see="protofed run --help")
         return cls(**values)
 
 

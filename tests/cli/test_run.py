@@ -200,13 +200,14 @@ def test_models_of_several_architectures_are_dealt_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
-def test_a_diverging_loss_names_client_round_and_step(tmp_path: Path, engine: str) -> None:
+def test_a_diverging_loss_names_method_client_round_and_step(tmp_path: Path, engine: str) -> None:
     outcome = invoke(tmp_path, "run", *TINY, "--lr", "1e30", "--engine", engine, "--out", "run", "--quiet")
     assert outcome.code == 1
     assert outcome.out == ""
-    (line,) = outcome.err.splitlines()
-    assert line.startswith("error: ")
-    assert all(word in line for word in ("client 0", "round 1", "step "))
+    line, hint = outcome.err.splitlines()
+    assert line.startswith("error: fedproto with seed 0 diverged: the loss of client 0 became ")
+    assert " in round 1, step " in line
+    assert hint == "hint: try a smaller --lr"
     assert not (tmp_path / "run/result.json").exists()
 
 

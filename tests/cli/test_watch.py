@@ -10,7 +10,7 @@ import pytest
 
 from protofed.cli import watch as command
 from protofed.report import watch
-from tests.support.command_line import TINY, everything_in, finish, invoke, start, succeed
+from tests.support.command_line import TINY, everything_in, finish, invoke, refused, start, succeed
 
 
 @pytest.fixture(scope="module")
@@ -75,13 +75,11 @@ def test_the_page_is_served_until_ctrl_c(place: Path) -> None:
         (("empty",), "it has none of config.yaml, compare.yaml"),
         (("nothing",), "it has none of config.yaml, compare.yaml"),
         (("run", "--port", "80"), "--serve"),
-        (("run", "--once", "--serve"), "not with --serve"),
+        (("run", "--once", "--serve"), "it does not go with --serve"),
         (("run", "--serve", "--port", "many"), "it must be of type int"),
     ],
 )
 def test_wrong_input_is_one_line(place: Path, arguments: tuple[str, ...], reason: str) -> None:
     (place / "empty").mkdir(exist_ok=True)
     outcome = invoke(place, "watch", *arguments)
-    assert (outcome.code, outcome.out) == (2, "")
-    (line,) = outcome.err.splitlines()
-    assert reason in line
+    assert reason in refused(outcome)

@@ -168,7 +168,7 @@ GOOD = samples([0, 1])
     ],
 )
 def test_samples_are_checked(word: str, images: torch.Tensor, labels: torch.Tensor, domains: torch.Tensor) -> None:
-    with pytest.raises(UserError, match=f"^{word}: "):
+    with pytest.raises(UserError, match=f"^invalid value '.*' for {word}: "):
         Samples(images, labels, domains)
 
 

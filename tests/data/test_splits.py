@@ -274,8 +274,16 @@ def test_bad_input_names_the_flag(flag: str, name: str, clients: int, parameters
     dataset = toy(10, domains=2)
     if clients == 100:  # domain 0 is the smaller one here
         dataset = replace(dataset, train=samples([0] * 100, [0] * 40 + [1] * 60))
-    with pytest.raises(UserError, match=f"^{flag}: "):
+    with pytest.raises(UserError, match=f"^invalid value '.*' for {flag}: "):
         cut(dataset, split(name, **parameters), clients, 0)
+
+
+def test_without_domains_there_is_no_split_by_them() -> None:
+    with pytest.raises(
+        UserError, match=r"'domains' for --split: toy has no domains\nhint: .*digit-domains, "
+    ) as caught:
+        cut(toy(10), split("domains"), 5, 0)
+    assert "mnist" not in str(caught.value.hint)  # which has none either
 
 
 def test_nid2_needs_classes_in_fives() -> None:
@@ -284,7 +292,7 @@ def test_nid2_needs_classes_in_fives() -> None:
 
 
 def test_impossible_dirichlet_ends() -> None:
-    with pytest.raises(UserError, match=r"--alpha: 0\.001 .* --min-size or --clients"):
+    with pytest.raises(UserError, match=r"'0\.001' for --alpha: (?s:.*) --min-size or --clients"):
         cut(toy(10), split("dirichlet", alpha=0.001, min_size=10, balance=False), 10, 0)
 
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from protofed.deploy import client, connections, server
 from protofed.deploy.client_memory import FolderMemory
 from protofed.deploy.flower_client import StateMemory
-from protofed.deploy.follow_run import HOPELESS
+from protofed.deploy.follow_run import HINT, HOPELESS
 from protofed.deploy.owner import Owner
 from protofed.deploy.processes import SIMULATION
 from protofed.deploy.records import as_record, to_records
@@ -737,7 +737,8 @@ def test_a_damaged_label_of_a_run_is_said(change: dict[str, Any], tmp_path: Path
 
 
 def test_what_would_fail_again_is_marked_for_who_follows_the_run(tmp_path: Path) -> None:
-    for model, kind, said in (("cnnn", HopelessError, f"^{HOPELESS}--model"), ("cnn", LostError, "^0 of")):
+    wrong = rf"^{HOPELESS}invalid value 'cnnn' for --model: .*{HINT}did you mean 'cnn'\?"
+    for model, kind, said in (("cnnn", HopelessError, wrong), ("cnn", LostError, "^0 of")):
         (tmp_path / "experiment.yaml").write_text(replace(experiment("fedproto"), model=model).to_yaml())
         context = Context(1, 1, {}, RecordDict(), {"out": str(tmp_path / "run"), **QUICK})
         with pytest.raises(kind, match=said):

@@ -300,7 +300,7 @@ def test_an_owner_may_require_it(tmp_path: Path, capsys: pytest.CaptureFixture[s
     serve(Loopback(nodes), asked("fedproto", secure=False), Settings(str(tmp_path / "run"), **QUICK))
     assert [line["participants"] for line in lines(tmp_path / "run")] == [[0, 2, 3]] * 2
     assert "refused: no secure aggregation" in capsys.readouterr().out
-    with pytest.raises(UserError, match=r"client\.yaml: secure"):
+    with pytest.raises(UserError, match=r"'please' for secure in .*client\.yaml: it must be one of "):
         flower_client.owner_of(with_folder(tmp_path, 5, secure="please"))
 
 
@@ -340,7 +340,7 @@ def test_numbers_too_large_for_a_sum_are_refused_and_not_wrapped(
 
 @pytest.mark.parametrize("method", ["mp-fedcl", "fedplcc", "fedsc", "fesem", "fedcda"])
 def test_a_method_that_needs_each_upload_is_refused_by_name(method: str) -> None:
-    with pytest.raises(UserError, match=rf"--secure: '{method}'.*each client's own upload"):
+    with pytest.raises(UserError, match=rf"'{method}' for --method with --secure: .*each client's own upload"):
         check(asked(method))
 
 
@@ -411,5 +411,5 @@ def test_what_belongs_to_whom_is_read_back_or_refused() -> None:
 
 @pytest.mark.parametrize("engine", ["auto", "sequential", "stacked"])
 def test_secure_aggregation_is_for_a_network(engine: str) -> None:
-    with pytest.raises(UserError, match="only over a network"):
+    with pytest.raises(UserError, match="it is for runs over a network"):
         new_run(Experiment.from_mapping({"engine": engine, "secure": True, "train_size": 100, "device": "cpu"}))

@@ -223,8 +223,8 @@ def test_trees_survive_the_way() -> None:
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"RANK": "two", "WORLD_SIZE": "2"}, "RANK: 'two' is not usable; it is a number, set by a launcher"),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR: None is not usable; the 2 processes of this run cannot meet"),
+        ({"RANK": "two", "WORLD_SIZE": "2"}, "invalid value 'two' for RANK: it must be a number, set by a launcher"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "missing value for MASTER_ADDR: the 2 processes of this run cannot meet"),
     ],
 )
 def test_a_wrong_environment_is_one_line(

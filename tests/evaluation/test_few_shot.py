@@ -92,7 +92,8 @@ def test_the_interval_is_over_episodes_of_the_mean_over_models() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ways", "shots", "says"), [(5, 1, "--episode-ways: 5.*4 novel"), (2, 4, "--episode-shots: 4.*has 18 test images")]
+    ("ways", "shots", "says"),
+    [(5, 1, "'5' for --episode-ways.*4 novel"), (2, 4, "'4' for --episode-shots.*has 18 test images")],
 )
 def test_episodes_that_cannot_be_drawn_are_refused(ways: int, shots: int, says: str) -> None:
     with pytest.raises(UserError, match=says):
@@ -168,10 +169,10 @@ def test_a_federation_of_ones_own_may_have_novel_classes() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"novel": 9}, "--novel: 9.*two must be left"),
-        ({"novel": 2}, "--episode-ways: 3.*2 novel classes"),
-        ({"dataset": "digits+digits"}, "--novel: 4.*one dataset"),
-        ({"episode_shots": 30}, "--episode-shots: 30"),
+        ({"novel": 9}, "'9' for --novel.*two must be left"),
+        ({"novel": 2}, "'3' for --episode-ways.*2 novel classes"),
+        ({"dataset": "digits+digits"}, "'4' for --novel.*one dataset"),
+        ({"episode_shots": 30}, "'30' for --episode-shots"),
     ],
 )
 def test_wrong_input_is_named(settings: dict[str, Any], says: str) -> None:

@@ -147,7 +147,7 @@ def test_too_many_combinations_are_refused_with_the_parameters_that_make_them() 
     stacked = models(33, 0)
     sent = upload(stacked, [1] * 33, loss=torch.zeros(33))
     clock = Clock(0, 100, tuple(range(33)), 33)
-    with pytest.raises(UserError, match=r"groups: 3 .* k=3 .* 177,147 combinations"):
+    with pytest.raises(UserError, match=r"'3' for --set groups: .* k=3 .* 177,147 combinations"):
         build_method("fedcda", {}).aggregate(sent, Broadcast(), clock)  # 3¹¹, already in the warm-up
     build_method("fedcda", {"groups": 4}).aggregate(sent, Broadcast(), clock)
 

@@ -39,9 +39,11 @@ def test_the_personal_part_is_fedprotos(kind: type[FedPer]) -> None:
 
 
 def test_a_model_without_base_or_without_personal_part_is_refused() -> None:
-    with pytest.raises(UserError, match=r"personal: 'hidden,head'.*not all of the model's parts: hidden, head"):
+    with pytest.raises(
+        UserError, match=r"'hidden,head' for --set personal.*not all of the model's parts: hidden, head"
+    ):
         shared(FedPer(), Plain, (1, 8, 8))
-    with pytest.raises(UserError, match=r"personal: 'fc'.*conv1, conv2, hidden, head"):
+    with pytest.raises(UserError, match=r"'fc' for --set personal.*conv1, conv2, hidden, head"):
         shared(FedRep(personal="fc"), "cnn", (1, 28, 28))
 
 

@@ -94,7 +94,7 @@ def test_fedrcl_is_finite_at_the_edges(pairs: Any, y: list[int]) -> None:
 
 
 def test_a_model_without_blocks_is_refused_by_fedrcl() -> None:
-    with pytest.raises(UserError, match=r"--model: 'Norm'.*block features"):
+    with pytest.raises(UserError, match=r"'Norm' for --model.*block features"):
         whole_runs.run_of(FedRCL(), "sequential", 1, Norm)
 
 

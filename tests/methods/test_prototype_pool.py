@@ -175,9 +175,15 @@ def test_a_resumed_run_equals_an_uninterrupted_one(variant: str, tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["mp-fedcl", "sp-fedcl", "dp-fedcl"])
 @pytest.mark.parametrize(
-    ("value", "message"), [(0, "0.*1 or more"), (-3, "-3.*1 or more"), (2.5, "2.5.*int"), ("2", "'2'.*int")]
+    ("value", "message"),
+    [
+        (0, "'0' for --set pool_size: .*1 or more"),
+        (-3, "'-3' for --set pool_size: .*1 or more"),
+        (2.5, "'2.5' for --set pool_size: .*int"),
+        ("2", "'2' for --set pool_size: .*int"),
+    ],
 )
 def test_a_bound_is_a_positive_whole_number(name: str, value: object, message: str) -> None:
-    with pytest.raises(UserError, match=f"^pool_size: {message}"):
+    with pytest.raises(UserError, match=f"^invalid value {message}"):
         build_method(name, {"pool_size": value})
     assert build_method(name, {"pool_size": 1}).pool_size == 1  # type: ignore[attr-defined]

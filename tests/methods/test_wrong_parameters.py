@@ -27,22 +27,22 @@ from protofed.methods.fpl import FPL
 from protofed.methods.moon import Moon
 
 WRONG: list[tuple[type[Method], dict[str, Any], str]] = [
-    (Moon, {"mu": -1.0}, "mu: -1.0.*0 or more"),
-    (Moon, {"temperature": 0.0}, "temperature: 0.0.*above 0"),
-    (FedPer, {"personal": " , "}, "personal: ' , '.*hidden,head"),
-    (FedRep, {"personal": ""}, "personal: ''"),
-    (FedRep, {"head_epochs": 0}, "head_epochs: 0.*1 or more"),
-    (FedNTD, {"beta": -1.0}, "beta: -1.0.*0 or more"),
-    (FedNTD, {"temperature": -1.0}, "temperature: -1.0.*above 0"),
-    (FedRCL, {"temperature": 0}, "temperature: 0.*above 0"),
-    (FedRCL, {"threshold": 1.5}, "threshold: 1.5.*-1 to 1"),
-    (FedRCL, {"negatives": 0}, "negatives: 0.*1 or more"),
-    (FedRCL, {"penalty_weight": -1.0}, "penalty_weight: -1.0.*0 or more"),
-    (FedSC, {"temperature": 0}, "temperature: 0.*above 0"),
-    (FedSC, {"neighbours": -1}, "neighbours: -1.*0 or more"),
-    (FedSC, {"rpcl_weight": -1.0}, "rpcl_weight: -1.0.*0 or more"),
-    (FedSC, {"cpdr_weight": -0.1}, "cpdr_weight: -0.1.*0 or more"),
-    (FedPCL, {"temperature": -1.0}, "temperature: -1.0.*above 0"),
+    (Moon, {"mu": -1.0}, "'-1.0' for --set mu: .*0 or more"),
+    (Moon, {"temperature": 0.0}, "'0.0' for --set temperature: .*above 0"),
+    (FedPer, {"personal": " , "}, "' , ' for --set personal: .*hidden,head"),
+    (FedRep, {"personal": ""}, "'' for --set personal: "),
+    (FedRep, {"head_epochs": 0}, "'0' for --set head_epochs: .*1 or more"),
+    (FedNTD, {"beta": -1.0}, "'-1.0' for --set beta: .*0 or more"),
+    (FedNTD, {"temperature": -1.0}, "'-1.0' for --set temperature: .*above 0"),
+    (FedRCL, {"temperature": 0}, "'0' for --set temperature: .*above 0"),
+    (FedRCL, {"threshold": 1.5}, "'1.5' for --set threshold: .*-1 to 1"),
+    (FedRCL, {"negatives": 0}, "'0' for --set negatives: .*1 or more"),
+    (FedRCL, {"penalty_weight": -1.0}, "'-1.0' for --set penalty_weight: .*0 or more"),
+    (FedSC, {"temperature": 0}, "'0' for --set temperature: .*above 0"),
+    (FedSC, {"neighbours": -1}, "'-1' for --set neighbours: .*0 or more"),
+    (FedSC, {"rpcl_weight": -1.0}, "'-1.0' for --set rpcl_weight: .*0 or more"),
+    (FedSC, {"cpdr_weight": -0.1}, "'-0.1' for --set cpdr_weight: .*0 or more"),
+    (FedPCL, {"temperature": -1.0}, "'-1.0' for --set temperature: .*above 0"),
     *(
         (kind, {"temperature": value}, "temperature")
         for kind in (FPL, FedPLVM, FedPLCC, FedProc)
@@ -92,7 +92,7 @@ def test_a_wrong_parameter_is_named(kind: type[Method], values: dict[str, Any], 
     ],
 )
 def test_bad_values_are_refused_by_name(method: str, name: str, value: float) -> None:
-    with pytest.raises(UserError, match=rf"^{name}: {value} is not usable; it must be "):
+    with pytest.raises(UserError, match=rf"^invalid value '{value}' for --set {name}: it must be "):
         build_method(method, {name: value})
 
 
@@ -105,12 +105,14 @@ def test_every_bound_of_a_parameter_is_checked(name: str) -> None:
         outside = {"at_least": -1e-9, "above": 0.0, "at_most": 1e-9, "below": 0.0}
         for side, limit in vars(bounds).items():
             if limit is not None:
-                with pytest.raises(UserError, match=rf"^{item.name}: .* is not usable; it must be {bounds}$"):
+                with pytest.raises(
+                    UserError, match=rf"^invalid value '.*' for --set {item.name}: it must be {bounds}$"
+                ):
                     cls(**{item.name: limit + outside[side]})
 
 
 def test_parameters_that_do_not_go_together_are_refused() -> None:
-    with pytest.raises(UserError, match=r"initial: 'own'.*share_weights"):
+    with pytest.raises(UserError, match=r"'own' for --set initial: .*share_weights"):
         FedProto(share_weights=True, initial="own")
 
 
@@ -125,7 +127,7 @@ class Bounded(FedAvg):
 
 def test_a_users_parameter_has_bounds() -> None:
     assert (Bounded().share, Bounded(share=1, most=9).most) == (0.5, 9)
-    with pytest.raises(UserError, match=r"^share: 0 is not usable; it must be above 0 and at most 1$"):
+    with pytest.raises(UserError, match=r"^invalid value '0' for --set share: it must be above 0 and at most 1$"):
         Bounded(share=0)
-    with pytest.raises(UserError, match=r"^most: 10 is not usable; it must be below 10$"):
+    with pytest.raises(UserError, match=r"^invalid value '10' for --set most: it must be below 10$"):
         Bounded(most=10)

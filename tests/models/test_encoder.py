@@ -281,7 +281,7 @@ def test_a_file_that_is_no_encoder_is_refused_by_name(encoder: Encoder, file: Pa
             save_file({name: value for name, value in encoder.state.items() if name != first}, file, card)
         case "one more":
             save_file({**encoder.state, "extra": torch.zeros(1)}, file, card)
-    with pytest.raises(UserError, match=r"--encoder: '.*encoder.safetensors'"):
+    with pytest.raises(UserError, match=r"'.*encoder.safetensors' for --encoder"):
         Encoder.read(file, CPU)
 
 

@@ -162,5 +162,5 @@ def test_stacked_models_equal_a_loop(name: str) -> None:
 
 
 def test_unknown_name_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(UserError, match=r"--model: 'resnet-10'.*did you mean 'resnet10'"):
+    with pytest.raises(UserError, match=r"'resnet-10' for --model(?s:.*)did you mean 'resnet10'"):
         build("resnet-10", (3, 32, 32), 10, 0)

@@ -88,5 +88,5 @@ def test_a_file_that_gives_nothing_is_refused(file: Path, tmp_path: Path, damage
             path.write_text("weights")
         case "another model":
             save_file({"conv1.weight": torch.zeros(3)}, path)
-    with pytest.raises(UserError, match=r"--start: '.*start.safetensors'"):
+    with pytest.raises(UserError, match=r"'.*start.safetensors' for --start"):
         new_run(tiny(start=str(path)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from base64 import b64decode
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from matplotlib.figure import Figure
 import protofed
 from protofed.data import federate, load
 from protofed.errors import UserError
-from protofed.report.notebook import common_score, html_table, mean_curve
+from protofed.report.notebook import html_table, mean_curve
 from protofed.report.terminal import result_table
 from protofed.runs.result import Result
 from protofed.serving.predictor import Predictions
@@ -111,8 +110,6 @@ def test_a_comparisons_curves_are_means(comparison: Comparison) -> None:
     rounds, _, spreads = mean_curve(comparison.results[:2], row.score)
     assert rounds == [1, 2, 3]
     assert spreads[-1] == pytest.approx(row.accuracy[row.score].std)
-    nobodys = [replace(one, score="own/own/nearest", diagnostic=["own/own/nearest"]) for one in comparison.rows]
-    assert common_score(nobodys) == "own/all/head"
 
 
 def test_what_is_printed_is_short(result: Result, comparison: Comparison, sweep: Sweep) -> None:

@@ -70,11 +70,11 @@ def test_without_its_evaluation_a_round_is_one_that_had_none() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"left_out": {"three": "late"}}, "line 1: left_out.*clients are numbers"),
-        ({"left_out": {"3": 4}}, "line 1: left_out"),
-        ({"left_out": []}, "line 1: left_out"),
-        ({"epsilon": "much"}, "line 1: epsilon"),
-        ({"suspected": [0.5]}, "line 1: suspected"),
+        ({"left_out": {"three": "late"}}, "left_out in line 1.*clients are numbers"),
+        ({"left_out": {"3": 4}}, "left_out in line 1"),
+        ({"left_out": []}, "left_out in line 1"),
+        ({"epsilon": "much"}, "epsilon in line 1"),
+        ({"suspected": [0.5]}, "suspected in line 1"),
         ({"losses": [1.0, 2.0]}, "a loss of each"),
         ({"round": 2}, "it must be 1"),
     ],

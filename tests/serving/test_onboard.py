@@ -100,8 +100,8 @@ def test_it_learns(data: Path, tmp_path: Path) -> None:
         ({"model": "mlp"}, "its features have 256 numbers, the prototypes 50"),
         ({"model": "cnn-18", "start": "pretrained"}, "cannot take the weights"),
         ({"start": "pretraned"}, "did you mean 'pretrained'"),
-        ({"shots": 0}, "--shots: 0"),
-        ({"epochs": 0}, "--epochs: 0"),
+        ({"shots": 0}, "'0' for --shots"),
+        ({"epochs": 0}, "'0' for --epochs"),
         ({"model": "cmn"}, "did you mean"),
     ],
 )
@@ -115,7 +115,7 @@ def test_data_that_does_not_fit(exported: Exported, tmp_path: Path) -> None:
         onboard(exported.predictor, tmp_path / "missing.npz")
     images = np.zeros((20, 8, 8), np.uint8)
     np.savez(tmp_path / "other.npz", images=images, labels=np.array(["cat", "dog"] * 10))
-    with pytest.raises(UserError, match=r"class in --data: 'cat'"):
+    with pytest.raises(UserError, match=r"'cat' for class in --data"):
         onboard(exported.predictor, tmp_path / "other.npz")
     np.savez(tmp_path / "evil.npz", images=np.array([{}]), labels=np.zeros(1, np.int64))
     with pytest.raises(UserError, match="damaged"):

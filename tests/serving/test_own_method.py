@@ -17,7 +17,7 @@ from protofed.runs.folder import RunFolder
 from protofed.runs.run import new_run
 from protofed.serving.export import export
 from protofed.serving.onboard import Start, onboard
-from tests.support.command_line import invoke, succeed
+from tests.support.command_line import invoke, refused, succeed
 from tests.support.exported_runs import arrays, digits, plan, play
 
 WARM = '''
@@ -183,10 +183,9 @@ def test_without_its_name_the_error_says_what_to_do(place: Path, command: str, t
         "add-class": ("eleven", "--data", str(place / "examples.npz"), "--out", "larger"),
     }[command]
     outcome = invoke(tmp_path, command, "model", *more)
-    assert outcome.code == 2
-    assert "trap.py:Warm, which is your own code: name its file" in outcome.err
-    assert "--method" in outcome.err
-    assert outcome.err.count("\n") == 1
+    said = refused(outcome)
+    assert "missing value for --method: " in said
+    assert said.endswith("trap.py:Warm, which is your own code\nhint: name its file\n")
     assert not (tmp_path / "mark").exists()
 
 

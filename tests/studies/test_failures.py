@@ -36,7 +36,7 @@ class Diverging:
 
         def round(engine: Engine, who: Any, broadcast: Any, clock: Any) -> Any:
             if self.on and (engine.method.name, engine.experiment.seed) in self.which and clock.round + 1 == self.at:
-                raise DivergedError.at(1, self.at, 4, float("nan"))
+                raise DivergedError.at(engine.method.name, 1, self.at, 4, float("nan"))
             return played(engine, who, broadcast, clock)
 
         monkeypatch.setattr(Engine, "round", round)
@@ -48,10 +48,7 @@ def test_a_diverging_run_is_in_the_table_and_in_no_number(tmp_path: Path, monkey
     outcome = invoke(tmp_path, "compare", *methods, "--seeds", "2", *FLAGS, "--out", "c")
     assert outcome.code == 3
     assert "diverged (round 2), 1 of 2" in outcome.out
-    assert (
-        "failed: local seed 0: the loss of client 1 became nan in round 2, step 4; a smaller --lr may help"
-        in outcome.err
-    )
+    assert "failed: local seed 0: the loss of client 1 became nan in round 2, step 4; try a smaller --lr" in outcome.err
     assert "protofed resume c --retry-failed" in outcome.err
     values = json.loads((tmp_path / "c/compare.json").read_text())
     rows = {row["method"]: row for row in values["rows"]}

@@ -70,7 +70,7 @@ def test_threads_are_decided_when_it_begins(tmp_path: Path, monkeypatch: pytest.
 def test_what_cannot_be_played_leaves_no_folder(tmp_path: Path, study: Study[Any]) -> None:
     study.config(tmp_path).write_text(study.to_yaml().replace("device: cpu", "device: abacus"))
     wrong = type(study).open(tmp_path)
-    with pytest.raises(UserError, match="--device: 'abacus'"):
+    with pytest.raises(UserError, match="'abacus' for --device"):
         wrong.begin(tmp_path / "new")
     assert not (tmp_path / "new").exists()
 

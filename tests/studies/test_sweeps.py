@@ -69,25 +69,25 @@ def test_threads_are_shared_unless_they_are_swept() -> None:
 @pytest.mark.parametrize(
     ("grid", "methods", "message"),
     [
-        ({}, ["local"], "--grid: '' .*alpha=0.1,0.5,1"),
-        ({"alhpa": [1]}, ["local"], "--grid: 'alhpa' .*did you mean 'alpha'"),
-        ({"k": [1]}, ["local"], "--grid: 'k' .*known: "),
+        ({}, ["local"], "missing value for --grid: .*alpha=0.1,0.5,1"),
+        ({"alhpa": [1]}, ["local"], "'alhpa' for --grid: (?s:.*)did you mean 'alpha'"),
+        ({"k": [1]}, ["local"], "'k' for --grid: .*there is none of that name"),
         ({"tempersture": [1]}, ["mp-fedcl"], "did you mean 'temperature'"),
         ({"alpha": [1]}, ["local", "fedplcc"], "'alpha' .*an option and a parameter of fedplcc"),
-        ({"option.k": [1]}, ["mp-fedcl"], "--grid: 'k' .*known: "),
-        ({"params.lr": [1]}, ["mp-fedcl"], "--grid: 'lr' .*known: "),
-        ({"option.seed": [1]}, ["local"], "'option.seed' .*--seeds"),
-        ({"method": ["local"]}, ["local"], "'method' .*--method"),
-        ({"seed": [1]}, ["local"], "'seed' .*--seeds"),
-        ({"params": [{}]}, ["local"], "'params' .*name the parameter itself"),
+        ({"option.k": [1]}, ["mp-fedcl"], "'k' for --grid: .*there is none of that name"),
+        ({"params.lr": [1]}, ["mp-fedcl"], "'lr' for --grid: .*there is none of that name"),
+        ({"option.seed": [1]}, ["local"], "'option.seed' (?s:.*)--seeds"),
+        ({"method": ["local"]}, ["local"], "'method' (?s:.*)with --method"),
+        ({"seed": [1]}, ["local"], "'seed' (?s:.*)--seeds"),
+        ({"params": [{}]}, ["local"], "'params' (?s:.*)name the parameter itself"),
         ({"k": []}, ["mp-fedcl"], "'k' .*a list of values"),
         ({"model": "cnn"}, ["mp-fedcl"], "'model' .*a list of values"),
         ({"alpha": [0.5, 1, 1.0]}, ["local"], "'alpha' .*1 is there twice"),
-        ({"alpha": [0.5, -1]}, ["local"], "--alpha: -1.0 "),
-        ({"k": [1, 0]}, ["mp-fedcl"], "k: 0 "),
+        ({"alpha": [0.5, -1]}, ["local"], "'-1.0' for --alpha: "),
+        ({"k": [1, 0]}, ["mp-fedcl"], "'0' for --set k: "),
         ({"lr": [0.1], "option.lr": [0.2]}, ["local"], "'lr' .*twice"),
         ({"k": [1], "params.k": [2]}, ["mp-fedcl"], "'k' .*twice"),
-        ({"lr": [1]}, [], "--method: .*at least one"),
+        ({"lr": [1]}, [], "missing value for --method: name at least one"),
     ],
 )
 def test_what_cannot_be_swept_is_an_error(grid: dict[str, Any], methods: list[str], message: str) -> None:
@@ -96,7 +96,7 @@ def test_what_cannot_be_swept_is_an_error(grid: dict[str, Any], methods: list[st
 
 
 def test_what_is_varied_is_not_set_too() -> None:
-    with pytest.raises(UserError, match=r"--set: 'k' .*it is varied"):
+    with pytest.raises(UserError, match=r"'k' for --set: .*it is varied"):
         assert planned({"k": [1, 2]}, params={"k": 9}).runs
 
 

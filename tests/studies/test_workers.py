@@ -245,7 +245,7 @@ def test_a_killed_worker_is_named_and_its_run_can_go_on(tmp_path: Path, whole: t
 def test_wrong_input_in_a_worker_is_the_usual_line(tmp_path: Path) -> None:
     write(tmp_path, "refuse")
     outcome = invoke(tmp_path, "compare", *OPTIONS, "--jobs", "2", "--quiet")
-    assert outcome == (2, "", "error: --some-flag: 7 is not usable; it must be 8\n")
+    assert outcome == (2, "", "error: invalid value '7' for --some-flag: it must be 8\n")
     assert gone(processes(tmp_path)[1])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout
@@ -21,6 +22,10 @@ TINY = (
     *("--train-size", "150", "--clients", "3", "--rounds", "3"),
 )
 """A run of a fraction of a second."""
+
+
+TEMPLATE = re.compile(r"error: (invalid value '.*' for |missing value for |invalid use of )[^:]+: [^A-Z\s].*[^.\s]")
+"""The first line of everything that is said of wrong input."""
 
 
 class Outcome(NamedTuple):
@@ -41,6 +46,17 @@ def invoke(folder: Path, *arguments: str) -> Outcome:
     code = ended.value.code
     assert isinstance(code, int)
     return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def refused(outcome: Outcome) -> str:
+    """What is said of wrong input: an error in the one template and maybe a hint, a line each, and nothing else."""
+    assert (outcome.code, outcome.out) == (2, ""), outcome
+    line, *hints = outcome.err.splitlines()
+    assert TEMPLATE.fullmatch(line), line
+    assert not re.search(r"'(None|True|False)'", line), line
+    assert len(hints) <= 1
+    assert all(hint.startswith("hint: ") for hint in hints)
+    return outcome.err
 
 
 def succeed(folder: Path, *arguments: str) -> Outcome:

@@ -451,7 +451,7 @@ def test_a_run_stops_before_the_round_that_exceeds_its_budget(tmp_path: Path) ->
     said = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (said["privacy"], said["epsilon"], said["delta"]) == ("client", pytest.approx(costs[2]), 1e-6)
     assert replace(Result.read(tmp_path / "run"), folder=None) == replace(result, folder=None)
-    with pytest.raises(UserError, match=r"--epsilon: 0\.5 is not usable; the first round takes ε = 5"):
+    with pytest.raises(UserError, match=r"invalid value '0\.5' for --epsilon: the first round takes ε = 5"):
         new_run(replace(given, epsilon=0.5))
 
 
@@ -535,33 +535,35 @@ def test_batchnorm_has_no_gradient_of_a_single_sample() -> None:
 def test_a_method_of_which_it_is_not_known_what_a_sample_does_is_refused(
     method: str, params: dict[str, Any], why: str
 ) -> None:
-    with pytest.raises(UserError, match=f"--privacy example, --method: '{method}' is not usable; .*{why}"):
+    with pytest.raises(UserError, match=f"invalid value '{method}' for --method with --privacy example: .*{why}"):
         new_run(asked(method=method, params=params, privacy="example", clip=1.0, public="digits"))
 
 
 @pytest.mark.parametrize("method", ["mp-fedcl", "fpl", "fedcda", "fesem"])
 def test_a_server_that_needs_each_clients_upload_has_no_client_level_privacy(method: str) -> None:
-    with pytest.raises(UserError, match=f"--privacy client, --method: '{method}' is not usable.*each client's own"):
+    with pytest.raises(
+        UserError, match=f"invalid value '{method}' for --method with --privacy client: .*each client's own"
+    ):
         new_run(asked(method=method, privacy="client", clip=1.0))
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"clip": 1.0}, "--clip: 1.0 is not usable; it is for --privacy client or --privacy example"),
-        ({"noise": 1.0}, "--noise: 1.0 is not usable; it is for --privacy"),
-        ({"epsilon": 1.0}, "--epsilon: 1.0 is not usable; it is for --privacy"),
-        ({"delta": 1e-6}, "--delta: 1e-06 is not usable; it is for --privacy"),
-        ({"privacy": "client", "noise": 1.0}, "--noise: 1.0 is not usable; without --clip"),
-        ({"privacy": "client", "clip": 1.0, "epsilon": 1.0}, "--epsilon: 1.0 is not usable; without --noise"),
-        ({"privacy": "client", "clip": 0.0}, "--clip: 0.0 is not usable; it must be above 0"),
-        ({"privacy": "client", "clip": 1.0, "noise": -1.0}, "--noise: -1.0 is not usable; it must be 0 or more"),
-        ({"privacy": "client", "delta": 1.0}, "--delta: 1.0 is not usable"),
-        ({"min_count": -1}, "--min-count: -1 is not usable"),
-        ({"privacy": "client", "defence": "median"}, "--defence: 'median' is not usable; .*it compares clients"),
-        ({"privacy": "example", "engine": "stacked"}, "--engine: 'stacked' is not usable; .*sequential"),
-        ({"privacy": "example", "drift": "sudden"}, "--drift: 'sudden' is not usable; .*one set of data"),
-        ({"privacy": "example", "dataset": "digits+digits"}, r"--dataset: 'digits\+digits' is not .*hold the same"),
+        ({"clip": 1.0}, "invalid value '1.0' for --clip: it is for --privacy client or --privacy example"),
+        ({"noise": 1.0}, "invalid value '1.0' for --noise: it is for --privacy"),
+        ({"epsilon": 1.0}, "invalid value '1.0' for --epsilon: it is for --privacy"),
+        ({"delta": 1e-6}, "invalid value '1e-06' for --delta: it is for --privacy"),
+        ({"privacy": "client", "noise": 1.0}, "invalid value '1.0' for --noise: without --clip"),
+        ({"privacy": "client", "clip": 1.0, "epsilon": 1.0}, "invalid value '1.0' for --epsilon: without --noise"),
+        ({"privacy": "client", "clip": 0.0}, "invalid value '0.0' for --clip: it must be above 0"),
+        ({"privacy": "client", "clip": 1.0, "noise": -1.0}, "invalid value '-1.0' for --noise: it must be 0 or more"),
+        ({"privacy": "client", "delta": 1.0}, "invalid value '1.0' for --delta: "),
+        ({"min_count": -1}, "invalid value '-1' for --min-count: "),
+        ({"privacy": "client", "defence": "median"}, "invalid value 'median' for --defence: .*it compares clients"),
+        ({"privacy": "example", "engine": "stacked"}, "invalid value 'stacked' for --engine: .*sequential"),
+        ({"privacy": "example", "drift": "sudden"}, "invalid value 'sudden' for --drift: .*one set of data"),
+        ({"privacy": "example", "dataset": "digits+digits"}, r"'digits\+digits' for --dataset: .*hold the same"),
     ],
 )
 def test_nonsense_is_refused_with_the_reason(options: dict[str, Any], why: str) -> None:

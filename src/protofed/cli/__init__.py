@@ -6,7 +6,8 @@ import sys
 
 from protofed.cli import runs, watch, report, theory, sweep, reproduce, lists, encoder, serving, deploy  # isort: skip  (the order of the commands in --help)
 from protofed.cli.common import app, speaks
-from protofed.errors import DivergedError, HopelessError, LostError, UserError
+from protofed.cli.usage import is_usage_error, usage_error
+from protofed.errors import HintedError, LostError, UserError
 
 __all__ = [
     "app",
@@ -25,17 +26,22 @@ __all__ = [
 
 
 def main() -> None:
-    """Run the command line; wrong input is one line on stderr and exit code 2."""
+    """Run the command line; wrong input is a line on stderr, maybe with a hint below, and exit code 2."""
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="protofed", standalone_mode=False)
-    except (UserError, DivergedError, LostError, HopelessError) as error:
+    except HintedError as error:
         if speaks() or isinstance(error, LostError):
-            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+            _tell(error)
         sys.exit(2 if isinstance(error, UserError) else 1)
     except Exception as error:
-        # Typer's own usage errors; which class they are depends on its version.
-        if not hasattr(error, "format_message"):
+        if not is_usage_error(error):
             raise
-        print(f"error: {error.format_message()}", file=sys.stderr)
+        _tell(usage_error(error))
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _tell(error: HintedError) -> None:
+    for word, text in (("error", str(error)), ("hint", error.hint)):
+        if text:
+            print(f"{word}: {' '.join(text.split())}", file=sys.stderr)

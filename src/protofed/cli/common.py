@@ -188,11 +188,11 @@ def _parameters(pairs: list[str] | None) -> dict[str, Any]:
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise UserError("--set", pair, "write it as key=value")
+            raise UserError("--set", pair, "it must be KEY=VALUE, as in k=3")
         try:
             values[name] = parse_yaml(value)
         except (yaml.YAMLError, ValueError, RecursionError):
-            raise UserError("--set", pair, "the value cannot be read") from None
+            raise UserError(f"--set {name}", value, "it cannot be read") from None
     return values
 
 
@@ -205,20 +205,22 @@ def experiment_from(base: Mapping[str, Any], flags: Mapping[str, Any], pairs: li
 
 def subcommands(name: str, text: str) -> typer.Typer:
     """A group of commands under one name."""
-    group = typer.Typer(name=name, help=text, rich_markup_mode=None, no_args_is_help=True)
+    group = typer.Typer(name=name, help=text, rich_markup_mode=None)
     app.add_typer(group)
     return group
 
 
 def refuse_existing(out: Path | None) -> None:
     if out is not None and out.exists():
-        raise UserError("--out", str(out), "it exists already; name a new folder")
+        raise UserError("--out", str(out), "it exists already", hint="name a new folder")
 
 
 def refuse_several() -> None:
     """A launcher's processes share a run, not a comparison."""
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise UserError("WORLD_SIZE", os.environ["WORLD_SIZE"], "a comparison starts its processes itself: see --jobs")
+        raise UserError(
+            "WORLD_SIZE", os.environ["WORLD_SIZE"], "a comparison starts its processes itself", hint="see --jobs"
+        )
 
 
 def speaks() -> bool:

@@ -22,7 +22,7 @@ from protofed.cli.common import (
     finish,
     subcommands,
 )
-from protofed.errors import UserError
+from protofed.errors import misused
 from protofed.experiment import Experiment
 from protofed.internal.yaml_files import read_yaml
 from protofed.server.round import Round
@@ -37,7 +37,7 @@ Dir = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folde
 
 def _need_flower() -> None:
     if find_spec("flwr") is None:  # imported where it is used
-        raise UserError("flwr", None, "it is not installed: pip install 'protofed[flower]'")
+        raise misused("Flower", "it is not installed", hint="pip install 'protofed[flower]'")
 
 
 @command("init", "deploy init federation --clients 3", group)

@@ -45,7 +45,7 @@ def train_command(flags: Mapping[str, Any], out: Out = OUT, quiet: Quiet = False
     _refuse(out)
     values = {**RECIPE, **flags}
     if values["model"] not in MODELS:
-        raise unknown("--model", values["model"], MODELS)
+        raise unknown("--model", values["model"], MODELS, see="protofed models")
     epochs = {"rounds": values["epochs"], "eval_every": values["epochs"], "epochs": 1}  # progress tells of rounds
     Experiment.from_mapping(values)  # complains of epochs by that name
     run = new_run(Experiment.from_mapping({**values, **CENTRAL, **epochs, "method": ALONE}))
@@ -75,7 +75,7 @@ def import_command(
 
 def _refuse(out: Path) -> None:
     if out.exists():
-        raise UserError("--out", str(out), "it exists already; name a new file")
+        raise UserError("--out", str(out), "it exists already", hint="name a new file")
     if not out.parent.is_dir() or not os.access(out.parent, os.W_OK):  # better now than after the training
         raise UserError("--out", str(out), f"there is no folder {out.parent} that can be written to")
 

@@ -33,9 +33,9 @@ def report_command(
     if not path.parent.is_dir() and out is not None:
         raise UserError("--out", str(out), f"there is no folder {path.parent}")
     if path.is_dir():
-        raise UserError("--out", str(path), "it is a folder; name a file")
+        raise UserError("--out", str(path), "it is a folder", hint="name a file")
     if figures is not None and figures.exists() and not figures.is_dir():
-        raise UserError("--figures", str(figures), "it is a file; name a folder")
+        raise UserError("--figures", str(figures), "it is a file", hint="name a folder")
     data = gather(folders)
     write_report(data, path)
     print(path)

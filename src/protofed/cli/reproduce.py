@@ -22,7 +22,7 @@ from protofed.cli.common import (
     whole,
 )
 from protofed.cli.studies import play_study
-from protofed.errors import UserError, unknown
+from protofed.errors import missing_value, unknown
 from protofed.experiment import PATHS, options
 
 READERS = (*options("machine"), "encoder", "seed", "precision", "deterministic", "eval_every")
@@ -65,7 +65,7 @@ def reproduce_command(
         _list(target, variant, flags, as_json)
         return
     if target is None:
-        raise UserError("TABLE", None, "name one; `protofed reproduce --list` shows them")
+        raise missing_value("TABLE", "name one", hint="`protofed reproduce --list` lists them all")
     refuse_several()
     study = ReproductionStudy(
         target,
@@ -89,7 +89,7 @@ def _list(target: str | None, variant: str | None, machine: Mapping[str, Any], a
 
     names = [name for name in target_names() if target is None or f"{name}/".startswith(f"{target}/")]
     if not names:
-        raise unknown("TABLE", str(target), target_names())
+        raise unknown("TABLE", str(target), target_names(), see="protofed reproduce --list")
     absent = absent_data(machine)
     rows: list[dict[str, Any]] = []
     for name in names:

@@ -70,7 +70,7 @@ def run_command(
     loggers.need(log)
     if experiment.engine == "flower-sim":
         if log is not None:
-            raise UserError("--log", log, "not with --engine flower-sim")
+            raise UserError("--log", log, "it does not go with --engine flower-sim")
         refuse_existing(out)
         path = out or fresh_path(f"{experiment.method}-{experiment.dataset}-seed{experiment.seed}")
         simulate_command(experiment, path, quiet, as_json)
@@ -169,7 +169,7 @@ def resume_command(
         simulate_command(experiment, folder, quiet, as_json)
         return
     if opened.over_network:
-        raise UserError("DIR", str(folder), "its clients are elsewhere; continue with `protofed deploy run`")
+        raise UserError("DIR", str(folder), "its clients are elsewhere", hint="continue with `protofed deploy run`")
     with join() as ranks:
         run = new_run(experiment, ranks=ranks)
         run.restore(opened.claim() if ranks.number == 0 else opened)
@@ -194,7 +194,7 @@ def split_command(
     from protofed.report.terminal import split_table
 
     if out is not None and out.exists():
-        raise UserError("--out", str(out), "it exists already; name a new file")
+        raise UserError("--out", str(out), "it exists already", hint="name a new file")
     out = out or Path("split.png")  # a picture that the next look may replace
     if not out.parent.is_dir():
         raise UserError("--out", str(out), f"there is no folder {out.parent}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from protofed.cli.common import Json, command, refuse_existing
-from protofed.errors import UserError
+from protofed.errors import misused
 
 if TYPE_CHECKING:
     from protofed.serving.card import Rule
@@ -104,7 +104,7 @@ def predict_command(
     from protofed.serving.predictor import load
 
     if as_json and as_csv:
-        raise UserError("--csv", True, "choose it or --json")
+        raise misused("--csv", "it does not go with --json")
     predictor = load(model, own_model, own_method)
     names, seen = read(images, predictor.card.shape)
     found = predictor.predict(seen, cast("Rule", rule), top, reject)

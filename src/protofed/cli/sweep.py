@@ -112,11 +112,11 @@ def _grid(pairs: list[str]) -> dict[str, list[Any]]:
         text, equals, values = pair.partition("=")
         name = text.replace("-", "_")
         if not equals or not name:
-            raise UserError("--grid", pair, "write it as name=value,value")
+            raise UserError("--grid", pair, "it must be NAME=VALUE,VALUE, as in alpha=0.1,1")
         if name in grid:
-            raise UserError("--grid", pair, f"{text} is there twice; give all its values at once")
+            raise UserError("--grid", pair, f"{text} is there twice", hint="give all its values at once")
         try:
             grid[name] = [parse_yaml(value) for value in values.split(",")]
         except (yaml.YAMLError, ValueError, RecursionError):
-            raise UserError("--grid", pair, "the values cannot be read") from None
+            raise UserError("--grid", pair, "its values cannot be read") from None
     return grid

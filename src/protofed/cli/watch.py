@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from protofed.cli.common import command, whole
-from protofed.errors import UserError
+from protofed.errors import UserError, misused
 
 SECONDS = 1.0
 """Between two looks at the files."""
@@ -34,9 +34,9 @@ def watch_command(
     from protofed.report.terminal import console
 
     if once and serve:
-        raise UserError("--once", once, "a page is for watching: not with --serve")
+        raise misused("--once", "it does not go with --serve, which shows runs until Ctrl-C")
     if port is not None and not serve:
-        raise UserError("--port", port, "it is of the page that --serve makes")
+        raise UserError("--port", port, "it is the port of a page, and only --serve makes one", hint="add --serve")
     view = watch.look(folder)
     if once:
         watch.table(view).print()

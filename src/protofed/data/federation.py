@@ -12,7 +12,7 @@ from torch import Tensor
 
 from protofed.data.samples import Dataset, Samples, check, pixel_statistics
 from protofed.data.splits import TESTED_BY_SHOTS, Split, cut, draw, group
-from protofed.errors import UserError
+from protofed.errors import UserError, listed
 from protofed.internal.higher import ask
 from protofed.randomness import generator
 
@@ -141,7 +141,7 @@ class Federation:
         """Number classes and domains as in these lists, which hold all of theirs."""
         for word, mine, given in (("classes", self.classes, classes), ("domains", self.domains, domains)):
             if not set(mine) <= set(given):
-                raise UserError(word, list(given), f"here there are also {sorted(set(mine) - set(given))}")
+                raise UserError(word, listed(given), f"here there are also {listed(sorted(set(mine) - set(given)))}")
         label = torch.tensor([classes.index(name) for name in self.classes])
         domain = torch.tensor([domains.index(name) for name in self.domains])
         pools: dict[int, Samples] = {}  # by identity, so that clients go on sharing one pool
@@ -191,7 +191,7 @@ def federate(dataset: Dataset, split: Split, clients: int, seed: int, val_fracti
         [(36, 4), (36, 4), (36, 4)]
     """
     if not 0 <= val_fraction < 1:
-        raise UserError("--val-fraction", val_fraction, "must be at least 0 and below 1")
+        raise UserError("--val-fraction", val_fraction, "it must be at least 0 and below 1")
     parts = cut(dataset, split, clients, seed)
     scale = len(dataset.test) / sum(len(rows) for rows in parts)
     number = len(dataset.classes) * len(dataset.domains)
@@ -205,7 +205,7 @@ def federate(dataset: Dataset, split: Split, clients: int, seed: int, val_fracti
             held = torch.bincount(_cells(everything, dataset), minlength=number)
             own = _own(held, pool, scale, generator(seed, "own-test", k))
         if not len(own):
-            raise UserError("test set", dataset.name, f"holds no image of the classes and domains of client {k}")
+            raise UserError("test set", dataset.name, f"it holds no image of the classes and domains of client {k}")
         train, validation = _hold_out(everything, val_fraction, seed, k)
         members.append(Client(train, dataset.test, own, validation, dataset.mean, dataset.std))
     return Federation(tuple(members), dataset.classes, dataset.domains, dataset.novel)

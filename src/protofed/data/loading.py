@@ -14,7 +14,7 @@ from protofed.data.samples import Dataset, Samples
 from protofed.data.sources.cache import cached, checksum
 from protofed.data.sources.catalogue import DATASETS
 from protofed.data.sources.download import fetch
-from protofed.data.sources.files import Form, Source, missing, present, verify
+from protofed.data.sources.files import Form, Source, lack, present, verify
 from protofed.data.sources.image_files import folder
 from protofed.data.sources.npz import npz
 from protofed.errors import UserError, unknown
@@ -56,11 +56,13 @@ def load(
         else:
             dataset = _one(name, DATASETS[name], data_dir, image_size)
     except OSError as error:  # a folder where a file should be, or one that may not be read
-        raise UserError("--dataset", name, f"its files cannot be read: {error}") from None
+        raise UserError("--dataset", name, f"its files cannot be read: {error.strerror or error}") from None
     if train_size is None:
         return dataset
     if not 1 <= train_size <= len(dataset.train):
-        raise UserError("--train-size", train_size, f"{name} has 1 to {len(dataset.train)} training images")
+        raise UserError(
+            "--train-size", train_size, f"it must be from 1 to {len(dataset.train)}, the training images of {name}"
+        )
     return replace(dataset, train=dataset.train.take(torch.arange(train_size)))
 
 
@@ -75,15 +77,19 @@ def check_name(name: str) -> None:
 
     Example:
         >>> from protofed.data import check_name
+        >>> from protofed.errors import UserError
         >>> check_name("digits")
-        >>> check_name("digit")  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-            ...
-        protofed.errors.UserError: --dataset: 'digit' is not usable; did you mean 'digits'? known: ...
+        >>> try:
+        ...     check_name("digit")
+        ... except UserError as error:
+        ...     print(error)
+        ...     print(error.hint)
+        invalid value 'digit' for --dataset: there is none of that name
+        did you mean 'digits'? `protofed datasets` lists them all
     """
     kind, _, path = name.partition(":")
     if name not in DATASETS and not (path and kind in OWN):
-        raise unknown("--dataset", name, (*DATASETS, *(f"{kind}:PATH" for kind in OWN)))
+        raise unknown("--dataset", name, (*DATASETS, *(f"{kind}:PATH" for kind in OWN)), see="protofed datasets")
 
 
 def _own(name: str, kind: str, path: Path, side: int | None) -> Dataset:
@@ -155,6 +161,6 @@ def _about(name: str, source: Source, data_dir: Path | None) -> dict[str, Any]:
         found = present(name, source, data_dir)
         form: Form = found[0] if found else source.forms[0]
         row |= {"train": form.train, "test": form.test, "present": found is not None, "note": form.note}
-        row |= {"reason": "" if found else str(missing(name, source, data_dir))}
+        row |= {"reason": "" if found else "; ".join(lack(name, source, data_dir))}
     shape = "×".join(str(side) for side in source.shape)
     return row | {"classes": source.classes, "shape": shape, "domains": source.domains, "terms": source.terms}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protofed.errors import UserError
+from protofed.errors import UserError, listed
 from protofed.internal.schema import check_type
 
 LARGEST = 2**24
@@ -50,14 +50,14 @@ class Samples:
             raise UserError(
                 "images",
                 got,
-                "give uint8 [n, channels, height, width], pixels from 0 to 255, or features as float32 [n, size, 1, 1]",
+                "they must be uint8 [n, channels, height, width], or features as float32 [n, size, 1, 1]",
             )
         for name, numbers in (("labels", self.labels), ("domains", self.domains)):
             if numbers.dtype != torch.int64 or numbers.shape != self.images.shape[:1]:
                 got = f"{numbers.dtype} {list(numbers.shape)}"
-                raise UserError(name, got, f"give int64 [{len(self.images)}], one number per image")
+                raise UserError(name, got, f"it must be int64 [{len(self.images)}], one number per image")
             if len(numbers) and int(numbers.min()) < 0:
-                raise UserError(name, int(numbers.min()), "numbers start at 0")
+                raise UserError(name, int(numbers.min()), "numbers must start at 0")
 
     @classmethod
     def of(cls, images: Tensor, labels: Tensor, domain: int = 0) -> Samples:
@@ -135,7 +135,7 @@ class Dataset:
         """Return the same images, to be seen with another mean and std for each channel."""
         channels = self.train.images.shape[1]
         if channels != len(mean):
-            raise UserError("--normalise", "imagenet", f"it is for {len(mean)} colours; {self.name} has {channels}")
+            raise UserError("--normalise", "imagenet", f"it is for {len(mean)} colours, and {self.name} has {channels}")
         return replace(self, mean=mean, std=std)
 
 
@@ -166,17 +166,19 @@ def check(
 ) -> None:
     """Raise unless there are samples and every number in them has a name, every channel a mean and a std."""
     if not len(samples):
-        raise UserError("samples", 0, "give at least one image")
+        raise UserError("samples", 0, "there must be at least one image")
     for what, names, numbers in (("classes", classes, samples.labels), ("domains", domains, samples.domains)):
         if len(set(names)) != len(names):
-            raise UserError(what, names, "every name may appear once")
+            raise UserError(what, listed(names), "every name may appear once")
         if int(numbers.max()) >= len(names):
-            raise UserError(what, names, f"the numbers in the samples go up to {int(numbers.max())}: name them all")
+            raise UserError(
+                what, listed(names), f"numbers in the samples go up to {int(numbers.max())}", hint="name them all"
+            )
     channels = samples.images.shape[1]
     if not len(mean) == len(std) == channels:
         raise UserError("mean and std", (mean, std), f"give {channels} of each, one per channel")
     if not all(s > 0 for s in std):
-        raise UserError("std", std, "must be above 0")
+        raise UserError("std", std, "it must be above 0")
 
 
 def check_shape(*shape: int) -> None:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protofed.data.samples import Dataset
-from protofed.errors import UserError, unknown
+from protofed.data.sources.catalogue import DATASETS
+from protofed.errors import UserError, listed, unknown
 from protofed.internal.plugins import is_code, load_code, name_of
 from protofed.randomness import generator
 
@@ -56,7 +57,7 @@ class Split:
 def check_split(name: str) -> None:
     """Refuse the name of a split that there is not, before any data is read; code is only run to divide data."""
     if name not in SPLITS and not is_code(name):
-        raise unknown("--split", name, SPLITS)
+        raise unknown("--split", name, SPLITS, see="protofed splits")
 
 
 def named_split(split: str | SplitFunction) -> str:
@@ -76,7 +77,7 @@ def cut(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor]
         kept = long_tail(dataset.train.labels, len(dataset.classes), split.rho, seed)
         dataset = replace(dataset, train=dataset.train.take(kept))
     if not 1 <= clients <= len(kept):
-        raise UserError("--clients", clients, f"must be from 1 to {len(kept)}, the number of training images")
+        raise UserError("--clients", clients, f"it must be from 1 to {len(kept)}, the number of training images")
     divide = SPLITS.get(split.name) or load_code("--split", split.name)
     parts = divide(dataset, split, clients, seed)
     if split.name not in SPLITS:
@@ -114,8 +115,8 @@ def dirichlet(dataset: Dataset, split: Split, clients: int, seed: int) -> list[T
     raise UserError(
         "--alpha",
         split.alpha,
-        f"{TRIES} draws gave no split with {split.min_size} images for each of {clients} clients: "
-        "raise --alpha, or lower --min-size or --clients",
+        f"{TRIES} draws gave no split with {split.min_size} images for each of {clients} clients",
+        hint="raise --alpha, or lower --min-size or --clients",
     )
 
 
@@ -174,7 +175,8 @@ def ways(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor
             "--shots",
             split.shots,
             f"{clients} clients need {stride * (clients - 1) + most} images of every class and the smallest class "
-            f"has {int(totals.min())}: lower --shots or --clients, or take --split ways-packed",
+            f"has {int(totals.min())}",
+            hint="lower --shots or --clients, or take --split ways-packed",
         )
     order = dataset.train.labels.argsort(stable=True)
     first = totals.cumsum(0) - totals
@@ -201,8 +203,8 @@ def ways_packed(dataset: Dataset, split: Split, clients: int, seed: int) -> list
             raise UserError(
                 "--shots",
                 split.shots,
-                f"only {len(open_classes)} classes have {k} images left for client {i}, which needs {number}: "
-                "lower --shots, --ways or --clients",
+                f"only {len(open_classes)} classes have {k} images left for client {i}, which needs {number}",
+                hint="lower --shots, --ways or --clients",
             )
         chosen = open_classes[torch.randperm(len(open_classes), generator=rng)[:number]].sort().values.tolist()
         parts.append(torch.cat([left[c][:k] for c in chosen]))
@@ -215,11 +217,12 @@ def _shots(dataset: Dataset, split: Split) -> tuple[int, int]:
     """The least and the largest number of images of a class at a client."""
     n, s, shots, classes = split.ways, split.half_width, split.shots, len(dataset.classes)
     if not 2 <= n < classes:
-        raise UserError("--ways", n, f"must be from 2 to {classes - 1}, one less than the classes of {dataset.name}")
+        raise UserError("--ways", n, f"it must be from 2 to {classes - 1}, one less than the classes of {dataset.name}")
     if shots < 1:
-        raise UserError("--shots", shots, "must be at least 1")
+        raise UserError("--shots", shots, "it must be 1 or more")
     if not 0 <= s <= min(12, shots):
-        raise UserError("--half-width", s, "must be from 0 to 12 (more would make clients overlap) and at most --shots")
+        why = "it must be from 0 to 12 (more would make clients overlap) and at most --shots"
+        raise UserError("--half-width", s, why)
     least = min(shots, shots - s + 1)
     return least, max(least, shots + s - 2)  # FedProto's range for MNIST; without the max it is empty for s = 1
 
@@ -233,8 +236,11 @@ def _draw_ways(split: Split, classes: int, least: int, most: int, rng: torch.Gen
 def domains(dataset: Dataset, _: Split, clients: int, seed: int) -> list[Tensor]:
     """Every client holds one domain: client k the domain k modulo their number; equal shuffled parts within one."""
     number = len(dataset.domains)
+    if number < 2:
+        having = listed([name for name, source in DATASETS.items() if source.domains])
+        raise UserError("--split", "domains", f"{dataset.name} has no domains", hint=f"datasets that have: {having}")
     if clients < number:
-        raise UserError("--clients", clients, f"must be at least {number}, the number of domains of {dataset.name}")
+        raise UserError("--clients", clients, f"it must be at least {number}, the number of domains of {dataset.name}")
     parts = [torch.empty(0)] * clients
     for d, name in enumerate(dataset.domains):
         rows = (dataset.train.domains == d).nonzero().flatten()
@@ -261,9 +267,11 @@ def nid2(dataset: Dataset, _: Split, clients: int, seed: int) -> list[Tensor]:
     """FedSC's NID2: five clients with a fifth of the classes each, one with all, of about equal size."""
     classes = len(dataset.classes)
     if clients != 6:
-        raise UserError("--clients", clients, "the split nid2 has 6 clients")
+        raise UserError("--clients", clients, "the split nid2 has 6")
     if classes % 5:
-        raise UserError("--split", "nid2", f"needs a number of classes divisible by 5; {dataset.name} has {classes}")
+        raise UserError(
+            "--split", "nid2", f"it needs a number of classes divisible by 5, and {dataset.name} has {classes}"
+        )
     totals = torch.bincount(dataset.train.labels, minlength=classes)
     counts = torch.zeros(6, classes, dtype=torch.int64)
     counts[5] = totals // 6
@@ -278,7 +286,7 @@ def long_tail(labels: Tensor, classes: int, rho: float, seed: int) -> Tensor:
     """Rows that keep n_c = floor(n_max rho^(-c / (C - 1))) images of class c."""
     if not (rho >= 1 and math.isfinite(rho)):
         raise UserError(
-            "--long-tail", rho, "must be a number of at least 1: the first class has that many times the last"
+            "--long-tail", rho, "it must be 1 or more: the first class has that many times the images of the last"
         )
     exponent = -torch.arange(classes, dtype=torch.float64) / max(classes - 1, 1)
     n_max = torch.bincount(labels, minlength=classes).max()
@@ -353,11 +361,11 @@ def _numpy_generator(*address: int | str) -> np.random.Generator:
 
 def _check_alpha(alpha: float) -> None:
     if not 0 < alpha <= 1e6:  # far above that the draws overflow
-        raise UserError("--alpha", alpha, "must be above 0 and at most 1e6")
+        raise UserError("--alpha", alpha, "it must be above 0 and at most 1e6")
 
 
 def _check_min_size(min_size: int, clients: int, total: int) -> None:
     if not 1 <= min_size <= total // clients:
         raise UserError(
-            "--min-size", min_size, f"must be from 1 to {total // clients} ({total} images, {clients} clients)"
+            "--min-size", min_size, f"it must be from 1 to {total // clients} ({total} images, {clients} clients)"
         )

@@ -250,7 +250,7 @@ def federation_here(experiment: Experiment, owner: Owner) -> Federation:
     else:
         whole = federation_of(mine)
         if owner.id not in whole.members:
-            raise UserError("id", owner.id, f"the experiment has {len(whole.clients)} clients, from 0")
+            raise UserError("id", owner.id, f"the experiment has clients 0 to {len(whole.clients) - 1}")
         clients = (whole.members[owner.id],)
     return replace(whole, clients=clients, numbers=(owner.id,), size=experiment.clients)
 

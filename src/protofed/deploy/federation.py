@@ -49,7 +49,9 @@ class FederationFolder:
         """One that `deploy init` made."""
         path = folder / "federation.yaml"
         if not path.is_file():
-            raise UserError("DIR", str(folder), "it has no federation.yaml: make one with `protofed deploy init`")
+            raise UserError(
+                "DIR", str(folder), "it has no federation.yaml", hint="make one with `protofed deploy init`"
+            )
         return made(str(path), cls, read_yaml(path), folder=folder.resolve())
 
     @property
@@ -94,7 +96,7 @@ def init(federation: FederationFolder) -> str:
     """
     folder = federation.folder
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UserError("DIR", str(folder), "it is a file, or not empty; name a new folder")
+        raise UserError("DIR", str(folder), "it is a file, or not empty", hint="name a new folder")
     if federation.clients < 1:
         raise UserError("--clients", federation.clients, "it must be 1 or more")
     if not _is_host(federation.host):

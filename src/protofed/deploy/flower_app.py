@@ -58,7 +58,7 @@ __all__ = ["app"]
 def write_app(folder: Path, experiment: Experiment, settings: Settings) -> None:
     """A new directory; an existing one is never written over."""
     if folder.exists():
-        raise UserError("DIR", str(folder), "it exists already; name a new folder")
+        raise UserError("DIR", str(folder), "it exists already", hint="name a new folder")
     told = "\n".join(f"{name} = {toml(value)}" for name, value in dataclasses.asdict(settings).items())
     what = toml(f"{experiment.method} with {experiment.clients} clients, {experiment.rounds} rounds")
     project = PROJECT.format(version=VERSION, description=what, package=PACKAGE, settings=told)

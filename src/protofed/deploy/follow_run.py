@@ -17,6 +17,8 @@ ASK = 1.0
 """Seconds between two questions to the SuperLink."""
 HOPELESS = "it would fail again: "
 """What the text of such an error begins with at the server: of errors Flower passes on nothing else."""
+HINT = " hint: "
+"""What is between an error and its hint in that text."""
 
 
 def play(home: Path, app: Path, out: Path, each: Callable[[Round], None], *options: str) -> None:
@@ -40,7 +42,8 @@ def play(home: Path, app: Path, out: Path, each: Callable[[Round], None], *optio
         details = " ".join(run["status-details"].split())
         why = details.partition(" failed with exception: ")[2] or details
         if why.startswith(HOPELESS):
-            raise HopelessError(f"the run has failed: {why.removeprefix(HOPELESS)}")
+            why, _, hint = why.removeprefix(HOPELESS).partition(HINT)
+            raise HopelessError(f"the run has failed: {why}", hint or None)
         raise LostError(f"the run has {run['status'].replace(':', ', ')}: {why}")
 
 

@@ -89,12 +89,12 @@ class Owner:
         """
         says = made(str(path), cls, {"memory": str(path.parent / "memory"), **read_yaml(path)}, simulated=False)
         for item in keys():
-            item.metadata["bounds"].check(f"{path}: {item.name}", getattr(says, item.name))
+            item.metadata["bounds"].check(f"{item.name} in {path}", getattr(says, item.name))
         for part in says.send:
             if part not in SENT:
-                raise unknown(f"{path}: send", part, SENT)
+                raise unknown(f"send in {path}", part, SENT)
         if says.noise and says.clip is None:
-            raise UserError(f"{path}: noise", says.noise, "it is a multiple of clip, which must be given too")
+            raise UserError(f"noise in {path}", says.noise, "it is a multiple of clip, which must be given too")
         return says
 
     def with_data(self, data: str | None) -> Owner:
@@ -104,7 +104,7 @@ class Owner:
             UserError: there is no such file, folder or dataset.
         """
         named = {"data": self.data if data is None else data, "public": self.public}
-        flags = {"data": "client.yaml: data" if data is None else "--data", "public": "client.yaml: public"}
+        flags = {"data": "data in client.yaml" if data is None else "--data", "public": "public in client.yaml"}
         found: dict[str, Any] = {name: dataset_at(flags[name], said) for name, said in named.items() if said}
         return replace(self, **found)
 
@@ -205,7 +205,7 @@ def dataset_at(argument: str, data: str) -> str:
         if data in DATASETS:
             return data
         if not Path(data).exists():
-            raise unknown(argument, data, DATASETS)
+            raise unknown(argument, data, DATASETS, see="protofed datasets")
     path = _there(argument, data)
     return f"{'folder' if path.is_dir() else 'npz'}:{path}"
 

@@ -15,12 +15,12 @@ from flwr.serverapp import Grid, ServerApp
 from protofed.data import Client, Federation, Samples, check_name
 from protofed.data.splits import check_split
 from protofed.deploy.connections import AWAY, Connections
-from protofed.deploy.follow_run import HOPELESS
+from protofed.deploy.follow_run import HINT, HOPELESS
 from protofed.deploy.remote import Remote
 from protofed.deploy.secure_remote import Secure
 from protofed.deploy.server_settings import ELSEWHERE, Settings, check_out
 from protofed.engines.private import made_up
-from protofed.errors import DivergedError, HopelessError, LostError, UserError
+from protofed.errors import DivergedError, HopelessError, LostError, UserError, missing_value, misused
 from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
 from protofed.internal.yaml_files import read_yaml
@@ -66,7 +66,7 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings, progress: Prog
     if too_large(said):
         named = {number: (len(client.classes), list(client.shape)) for number, client in sorted(clients.known.items())}
         raise UserError(
-            "classes and images", named, "together they are too many: leave out who names what it should not"
+            "classes and images", named, "together they are too many", hint="leave out who names what it should not"
         )
     clients.classes, clients.brings = said["classes"], said["brings"]
     run = _prepared(experiment, clients, said)
@@ -88,7 +88,7 @@ def check(experiment: Experiment) -> None:
         check_name(dataset)
     check_split(experiment.split)
     if method.exchanges_public and experiment.public is None:
-        raise UserError("--public", None, f"{method.name} needs a public dataset, such as digit-domains")
+        raise missing_value("--public", f"{method.name} needs a public dataset, such as digit-domains")
     for name in ELSEWHERE:
         if getattr(experiment, name) != getattr(Experiment, name):
             raise UserError(f"--{name}", getattr(experiment, name), "it is not for runs over a network")
@@ -97,7 +97,7 @@ def check(experiment: Experiment) -> None:
         if experiment.defence != "none":
             raise UserError("--defence", experiment.defence, "with --secure the server sees nobody's own upload")
         if (number := len(participants(experiment, experiment.clients, 0))) < 2:
-            raise UserError("--secure", True, f"a sum over {number} client hides nothing: raise --participation")
+            raise misused("--secure", f"a sum over {number} client hides nothing", hint="raise --participation")
 
 
 def _label(clients: Connections) -> NetworkLabel:
@@ -150,6 +150,7 @@ def server_app(folder: Path) -> ServerApp:
         try:
             serve(grid, Experiment.from_mapping(read_yaml(folder / "experiment.yaml")), Settings.of(context.run_config))
         except (UserError, DivergedError) as error:
-            raise HopelessError(f"{HOPELESS}{error}") from error
+            said = f"{error}{HINT}{error.hint}" if error.hint else str(error)
+            raise HopelessError(f"{HOPELESS}{said}") from error
 
     return app

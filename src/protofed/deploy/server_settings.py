@@ -42,7 +42,7 @@ def read_nodes(path: Path) -> dict[int, int]:
     """The node of each client, as the federation's server has written them."""
     said = read_json(path)
     if not isinstance(said, dict) or not all(WHOLE.fullmatch(str(word)) for pair in said.items() for word in pair):
-        raise UserError(str(path), said, "it must give the node of each client")
+        raise UserError("FILE", str(path), "it must give the node of each client")
     return {int(client): int(node) for client, node in said.items()}
 
 
@@ -57,7 +57,9 @@ def toml(value: str | float) -> str:
 def check_out(path: Path, experiment: Experiment) -> None:
     """Refuse a folder in which this experiment can neither begin nor go on."""
     if path.exists() and not RunFolder(path).over_network:
-        raise UserError("--out", str(path), "it exists and is not the folder of a run over a network; name a new one")
+        raise UserError(
+            "--out", str(path), "it exists and is not the folder of a run over a network", hint="name a new one"
+        )
     config = path / "config.yaml"
     if not config.is_file():  # new, or killed before its first round
         return
@@ -65,4 +67,4 @@ def check_out(path: Path, experiment: Experiment) -> None:
     changed = [name for name in here if there[name] != here[name] and name not in options("machine")]
     if changed:
         said = "; ".join(f"{name} {there[name]!r}, not {here[name]!r}" for name in changed)
-        raise UserError("--out", str(path), f"it holds another experiment ({said}); name a new folder")
+        raise UserError("--out", str(path), f"it holds another experiment ({said})", hint="name a new folder")

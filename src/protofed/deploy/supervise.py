@@ -76,7 +76,9 @@ def _check_certificate(path: Path) -> None:
     """Refuse one that no client would accept."""
     ends = expiry(path)
     if ends < datetime.datetime.now(datetime.UTC):
-        raise UserError(str(path), ends.date().isoformat(), "it has expired, and no client accepts it any longer")
+        raise UserError(
+            "FILE", str(path), f"it expired on {ends.date().isoformat()}, and no client accepts it any longer"
+        )
 
 
 def place_of(folder: Path, number: int) -> Path:
@@ -102,7 +104,7 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
     owner, path = owner_at(place, number), place / "client.yaml"
     where = re.fullmatch(r".+:([0-9]{1,5})", owner.server or "")
     if owner.server is None or where is None or int(where[1]) > 65535:
-        raise UserError(f"{path}: server", owner.server, "it must be the server's address, as HOST:PORT")
+        raise UserError(f"server in {path}", owner.server, "it must be the server's address, as HOST:PORT")
     check_keys(place)
     words = [str(path), *(["--data", data] if data is not None else [])]
     with (

@@ -47,7 +47,7 @@ def serve(word: OwnersWord, questions: IO[bytes], answers: IO[bytes]) -> None:
         if owner.data is not None:  # or this client would be online, and fail in every run
             load(owner.data, None if owner.data_dir is None else Path(owner.data_dir))
     except UserError as error:
-        write_frame(answers, {"error": str(error)})
+        write_frame(answers, {"error": str(error), "hint": error.hint})
         return
     client = WarmClient(owner, Events(word.path.parent / "events.jsonl"))
     write_frame(answers, {"ready": True})

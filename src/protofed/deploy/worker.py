@@ -14,7 +14,7 @@ from typing import Any
 
 from protofed.deploy.processes import running
 from protofed.deploy.wire import Packet, read_frame, write_frame
-from protofed.errors import Failure, UserError
+from protofed.errors import UserError
 
 
 class WorkerDiedError(Exception):
@@ -54,7 +54,7 @@ class WorkerProcess:
         head, _ = self._read(None)
         if "error" in head:
             self.stop()
-            raise Failure(UserError, head["error"]).error()
+            raise UserError.told(head["error"], head["hint"])
 
     def stop(self) -> None:
         """End it."""

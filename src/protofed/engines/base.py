@@ -135,7 +135,7 @@ class Engine(ABC):
                 upload = self.guarded(self.upload(trained), group, rows, trained, clock)
             shares.append(self._share(group, rows, upload, trained.weights, means))
         for (group, rows, _), (lost, means) in zip(played, losses, strict=True):
-            _check_finite([group.members[row] for row in rows], lost, means, clock)  # here a GPU is waited for
+            self._check_finite([group.members[row] for row in rows], lost, means, clock)  # here a GPU is waited for
         return shares
 
     def prepare(self, features: Tensor, labels: Tensor, received: Broadcast) -> dict[str, Tensor]:
@@ -345,6 +345,17 @@ class Engine(ABC):
                 f"{self.method.name} averages weights, so all clients need one architecture",
             )
 
+    def _check_finite(self, members: Sequence[int], losses: Losses, means: Tensor, clock: Clock) -> None:
+        if bool(means.isfinite().all()):  # a mean is finite only if all of its terms are
+            return
+        for member, values, taken in zip(members, losses.values, losses.taken, strict=True):
+            steps = values[taken]
+            bad = (~steps.isfinite()).nonzero()
+            if len(bad):
+                who = f"{self.method.name} with seed {self.experiment.seed}"
+                loss, step = float(steps[bad[0]]), int(bad[0]) + 1
+                raise DivergedError.at(who, member, clock.round + 1, step, loss, self.method.advice)
+
 
 def sent_bytes(method: Method, broadcast: Broadcast, who: Sequence[int]) -> int:
     """Bytes that these clients receive; a message that several get is encoded once."""
@@ -362,13 +373,3 @@ def _stack_messages(received: Sequence[Broadcast]) -> tuple[dict[str, Tensor], d
         vectors, counts = zip(*(message.prototypes[name] for message in received), strict=True)
         prototypes[name] = Prototypes(torch.stack(vectors), torch.stack(counts))
     return weights, prototypes
-
-
-def _check_finite(members: Sequence[int], losses: Losses, means: Tensor, clock: Clock) -> None:
-    if bool(means.isfinite().all()):  # a mean is finite only if all of its terms are
-        return
-    for member, values, taken in zip(members, losses.values, losses.taken, strict=True):
-        steps = values[taken]
-        bad = (~steps.isfinite()).nonzero()
-        if len(bad):
-            raise DivergedError.at(member, clock.round + 1, int(bad[0]) + 1, float(steps[bad[0]]))

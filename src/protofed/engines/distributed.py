@@ -109,7 +109,7 @@ class Ranks:
         """Let the others end too."""
         if self._failed or self.count == 1:
             return
-        failure = Failure(type(error), str(error))
+        failure = Failure.of(error)
         if not isinstance(error, UserError | DivergedError):
             what = f"{type(error).__name__}: {error}"
             failure = Failure(LostError, f"process {self.number} of {self.count} failed with {what}")
@@ -156,7 +156,7 @@ def _launched() -> Ranks:
     given = {name: os.environ.get(name, alone) for name, alone in names.items()}
     for name, text in given.items():
         if not text.isdecimal():
-            raise UserError(name, text, "it is a number, set by a launcher such as torchrun")
+            raise UserError(name, text, "it must be a number, set by a launcher such as torchrun")
     number, count, local = (int(text) for text in given.values())
     if number >= count:
         raise UserError("RANK", number, f"it must be below WORLD_SIZE, which is {count}")

@@ -14,7 +14,7 @@ from protofed.engines.base import Engine
 from protofed.engines.client_group import Group
 from protofed.engines.sequential import Sequential
 from protofed.engines.stacked import Stacked
-from protofed.errors import UserError
+from protofed.errors import UserError, misused
 from protofed.experiment import Experiment
 from protofed.methods.base import Method
 
@@ -37,9 +37,13 @@ def make_engine(
     if experiment.engine not in ("auto", *ENGINES):
         raise UserError("--engine", experiment.engine, "it is for a single `protofed run`")
     if experiment.secure:
-        raise UserError("--secure", True, "only over a network: --engine flower-sim, or protofed deploy")
+        raise misused(
+            "--secure", "it is for runs over a network", hint="take --engine flower-sim, or `protofed deploy`"
+        )
     if experiment.width is not None and experiment.engine == "sequential":
-        raise UserError("--width", experiment.width, "it is for the stacked engine; sequential takes one at a time")
+        raise UserError(
+            "--width", experiment.width, "it is for the stacked engine, and sequential takes one client at a time"
+        )
     if experiment.engine == "auto" and experiment.width is None:
         return fastest(experiment, groups, device, make)
     kind = Stacked if experiment.engine == "auto" else ENGINES[experiment.engine]

@@ -97,8 +97,11 @@ class Privacy(ABC):
     def check_budget(self) -> None:
         """Refuse a budget that does not last for a single round."""
         if self.exhausted(1):
-            why = f"the first round takes ε = {self.epsilon(1):.3g}: more --noise, or less --participation, takes less"
-            raise UserError("--epsilon", self.experiment.epsilon, why)
+            why, hint = (
+                f"the first round takes ε = {self.epsilon(1):.3g}",
+                "more --noise, or less --participation, takes less",
+            )
+            raise UserError("--epsilon", self.experiment.epsilon, why, hint=hint)
 
     def spent(self, rounds: int) -> float | None:
         """The same for a file, in which there is no ∞."""
@@ -113,7 +116,7 @@ class ClientLevel(Privacy):
 
     def __init__(self, experiment: Experiment, engine: Engine, encoder: Encoder | None, who: Who) -> None:
         super().__init__(experiment, engine, encoder, who)
-        summed(engine.method, "--privacy client, --method")
+        summed(engine.method, "--privacy client")
         if experiment.defence != "none":
             why = "it compares clients, so that one of them could change more than its own clipped part"
             raise UserError("--defence", experiment.defence, f"with --privacy client {why}")
@@ -219,7 +222,7 @@ class ExampleLevel(Privacy):
         return not torch.allclose(lost(slice(None)), alone, rtol=1e-3, atol=1e-4)
 
     def _refusal(self, why: str) -> UserError:
-        return UserError("--privacy example, --method", self.engine.method.name, why)
+        return UserError("--method with --privacy example", self.engine.method.name, why)
 
 
 def privacy_of(experiment: Experiment, engine: Engine, encoder: Encoder | None, who: Who) -> Privacy | None:

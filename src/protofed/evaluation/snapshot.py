@@ -66,7 +66,7 @@ class Snapshot:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
             return made("snapshot", cls, {**rest, **tensors})._checked()
         except (SafetensorError, OSError, ValueError, RecursionError) as error:  # UserError is a ValueError
-            raise UserError(str(path), " ".join(str(error).split()), "it cannot be read") from None
+            raise UserError("FILE", str(path), f"it cannot be read: {error}") from None
 
     def _checked(self) -> Snapshot:
         """The same, if its tensors are of the shapes above, and few enough to be shown."""
@@ -90,7 +90,7 @@ class Snapshot:
             if found.shape != shape or found.dtype != kind or not bool(found.isfinite().all()):
                 raise UserError(name, f"{found.dtype} {list(found.shape)}", f"it must be {kind} {list(shape)}, finite")
         if points > POINTS or number > PROTOTYPES * len(self.kinds):
-            raise UserError("points", [points, number], "there are more than a snapshot holds")
+            raise UserError("points", max(points, number), "a snapshot does not hold so many")
         return self
 
 

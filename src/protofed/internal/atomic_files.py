@@ -46,7 +46,7 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> Path:
         UserError: the folder exists already or cannot be made.
     """
     if path.exists():
-        raise UserError("--out", str(path), "it exists already; name a new folder")
+        raise UserError("--out", str(path), "it exists already", hint="name a new folder")
     draft = path.with_name(f".{path.name}.draft-{os.getpid()}")
     try:
         draft.mkdir(parents=True, exist_ok=True)

@@ -99,7 +99,7 @@ def _from_file(flag: str, spec: str) -> Any:
     filename, _, name = spec.rpartition(":")
     path = Path(filename)
     if not filename.endswith(".py") or not name:
-        raise UserError(flag, spec, "write it as path/to/file.py:Name")
+        raise UserError(flag, spec, "it must be path/to/file.py:Name")
     if not path.is_file():
         raise UserError(flag, spec, f"there is no file {filename}")
     if (main := _running(path)) is not None:

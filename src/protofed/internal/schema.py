@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
 
-from protofed.errors import UserError, unknown
+from protofed.errors import UserError, missing_value, unknown
 
 T = TypeVar("T")
 
@@ -52,20 +52,30 @@ def check_type(name: str, value: Any, kind: Any) -> Any:
     """
     if isinstance(value, Path):
         value = str(value)
-    inside = get_args(kind) if get_origin(kind) is types.UnionType else (kind,)
+    inside = _choices(kind)
     if fits(value, kind):
         return float(value) if float in inside and isinstance(value, int) and int not in inside else value
-    wanted = next(one for one in inside if one is not type(None))
+    raise _misfit(name, value, kind)
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    """The types of which a value may be."""
+    return get_args(kind) if get_origin(kind) is types.UnionType else (kind,)
+
+
+def _misfit(name: str, value: Any, kind: Any) -> UserError:
+    """The error for a value that is not of a type; None, which may stand for nothing given, is not asked for."""
+    wanted = next(one for one in _choices(kind) if one is not type(None))
     if get_origin(wanted) is Literal:
-        raise unknown(name, str(value), [str(choice) for choice in get_args(wanted)])
+        return unknown(name, value, [str(choice) for choice in get_args(wanted)])
     if wanted is float and isinstance(value, int | float) and not isinstance(value, bool):
-        raise UserError(name, value, "it must be a finite number")
+        return UserError(name, value, "it must be a finite number")
     if wanted is int and isinstance(value, int) and not isinstance(value, bool):
-        raise UserError(name, value, f"it must be below {LARGEST}")
-    outer = get_origin(wanted) or wanted
-    if isinstance(value, outer) and get_args(wanted):  # what is inside does not fit
-        raise UserError(name, value, f"it must be of type {wanted}, with finite numbers")
-    raise UserError(name, value, f"it must be of type {outer.__name__.lower()}")
+        return UserError(name, value, f"it must be below {LARGEST}")
+    outer = dict if is_typeddict(wanted) else get_origin(wanted) or wanted
+    if isinstance(value, outer) and outer is not wanted:  # what is inside does not fit
+        return UserError(name, value, f"it must be of type {wanted}, with finite numbers")
+    return UserError(name, value, f"it must be of type {outer.__name__.lower()}")
 
 
 @dataclass(frozen=True)
@@ -103,13 +113,13 @@ class Bounds:
 def require(what: str, values: Any, form: type) -> None:
     """Raise unless a mapping has what a dataclass or a TypedDict has to have, and of the declared types."""
     if not isinstance(values, Mapping):
-        raise UserError(what, type(values).__name__, "it must hold names and values")
+        raise UserError(what, values, "it must hold names and values")
     for name, kind in get_type_hints(form).items():
         if name not in values:
             if name in _needed(form):
-                raise UserError(what, list(values), f"it does not say {name}")
+                raise missing_value(f"{name} in {what}", "it does not say any")
         elif not fits(values[name], kind):
-            raise UserError(f"{what}: {name}", values[name], f"it must be {getattr(kind, '__name__', kind)}")
+            raise _misfit(f"{name} in {what}", values[name], kind)
 
 
 def made(what: str, kind: type[T], values: Any, **more: Any) -> T:
@@ -127,11 +137,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(str(path), _plain(error), "it cannot be read as JSON") from None
-
-
-def _plain(error: BaseException) -> str:
-    return " ".join(str(error).split())
+        raise UserError("FILE", str(path), f"it cannot be read as JSON: {error}") from None
 
 
 def _needed(form: type) -> set[str]:

@@ -50,7 +50,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError("--config", str(path), "there is no such file") from None
     except Exception as error:  # of a value that is not of its tag, whatever PyYAML stumbles over
-        raise UserError("--config", str(path), f"it cannot be read: {' '.join(str(error).split())}") from None
+        raise UserError("--config", str(path), f"it cannot be read: {error}") from None
     if not isinstance(values, dict):
         raise UserError("--config", str(path), "it must hold `name: value` lines")
     return values

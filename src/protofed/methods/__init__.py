@@ -58,7 +58,7 @@ def method_class(spec: str) -> type[Method]:
     elif points := entry_points(group="protofed.methods", name=spec):
         found = next(iter(points)).load()
     else:
-        raise unknown("--method", spec, method_names())
+        raise unknown("--method", spec, method_names(), see="protofed methods")
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UserError("--method", spec, "it must name a class that extends protofed.methods.base.Method")
     if "__dataclass_fields__" not in vars(found):  # inherited ones would hide the class's own parameters
@@ -92,8 +92,8 @@ def build_method(spec: str, values: Mapping[str, Any]) -> Method:
     known = parameters(cls)
     for name in values:
         if name not in known:
-            raise unknown(f"--set (parameters of {spec})", name, known)
-    return cls(**{name: check_type(name, value, known[name].kind) for name, value in values.items()})
+            raise unknown(f"--set with --method {spec}", name, known)
+    return cls(**{name: check_type(f"--set {name}", value, known[name].kind) for name, value in values.items()})
 
 
 def named_method(method: str | Method | type[Method]) -> tuple[str, dict[str, Any]]:

@@ -76,7 +76,7 @@ def param(
         >>> Pulled(strength=-1.0)
         Traceback (most recent call last):
             ...
-        protofed.errors.UserError: strength: -1.0 is not usable; it must be 0 or more
+        protofed.errors.UserError: invalid value '-1.0' for --set strength: it must be 0 or more
     """
     return field(default=default, metadata={"help": help, "bounds": Bounds(at_least, above, at_most, below)})
 
@@ -220,7 +220,7 @@ class Method(ABC):
         up: what a client sends, in words.
         down: what the server sends, in words.
         score: the model/test/rule accuracy that its paper reports.
-        advice: what may help where a loss is no longer finite.
+        advice: what to do where a loss of it is no longer finite.
         keeps_previous: whether a client keeps the model of its last turn for the loss, as `Turn.previous`.
         prepares: whether a client looks at its data before it trains; see `prepare`.
         clip: the largest norm of a client's gradient; None for no limit.
@@ -253,7 +253,7 @@ class Method(ABC):
     up: ClassVar[str] = ""
     down: ClassVar[str] = ""
     score: ClassVar[str] = "own/own/head"
-    advice: ClassVar[str] = "a smaller --lr may help"
+    advice: ClassVar[str] = "try a smaller --lr"
 
     keeps_previous: ClassVar[bool] = False
     prepares: ClassVar[bool] = False
@@ -268,7 +268,7 @@ class Method(ABC):
         """Check the bounds of parameters; a method that checks more calls this first."""
         for item in fields(self):
             if "bounds" in item.metadata:
-                item.metadata["bounds"].check(item.name, getattr(self, item.name))
+                item.metadata["bounds"].check(f"--set {item.name}", getattr(self, item.name))
 
     @abstractmethod
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:

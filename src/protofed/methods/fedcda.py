@@ -54,7 +54,9 @@ class FedCDA(FedAvg):
         combinations = self.k ** max(len(group) for group in groups)
         if combinations > COMBINATIONS:
             why = f"with k={self.k} and {len(who)} participants a group has {combinations:,} combinations of models"
-            raise UserError("groups", self.groups, f"{why}, over {COMBINATIONS:,}: more groups, or a smaller k")
+            raise UserError(
+                "--set groups", self.groups, f"{why}, over {COMBINATIONS:,}", hint="take more groups, or a smaller k"
+            )
 
         empty = Cache.empty(uploads.weights, loss, clock.clients, self.k)
         cache = (Cache.unpack(previous.kept) if previous.kept else empty).add(who, uploads.weights, loss)

@@ -31,7 +31,7 @@ class FedPer(FedAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.beginnings():
-            raise UserError("personal", self.personal, "it must name layers, as in hidden,head")
+            raise UserError("--set personal", self.personal, "it must name layers, as in hidden,head")
 
     def beginnings(self) -> tuple[str, ...]:
         """How the names of personal parameters begin."""
@@ -50,5 +50,7 @@ class FedPer(FedAvg):
         staying = {self.stays(name) for name, _ in module.named_parameters()}
         if len(staying) < 2:
             parts = ", ".join(dict.fromkeys(name.partition(".")[0] for name, _ in module.named_parameters()))
-            raise UserError("personal", self.personal, f"it must name some but not all of the model's parts: {parts}")
+            raise UserError(
+                "--set personal", self.personal, f"it must name some but not all of the model's parts: {parts}"
+            )
         return module

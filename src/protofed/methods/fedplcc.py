@@ -37,6 +37,7 @@ class FedPLCC(FedAvg):
     up: ClassVar[str] = "weights, cluster prototypes with their samples"
     down: ClassVar[str] = "weights, clusters of all clients' prototypes with their samples"
     score: ClassVar[str] = "global/all/head"
+    advice: ClassVar[str] = "try a smaller weight of the contrast, with --set lambda1, or a smaller --lr"
 
     lambda1: float = param(100.0, "λ1; 100, 20, 1 on Digit-5, Office-10, DomainNet", at_least=0)
     ratio: float = param(10.0, "λ2 / λ1", at_least=0)

@@ -30,6 +30,7 @@ class FedPLVM(FedAvg):
     up: ClassVar[str] = "weights, cluster prototypes"
     down: ClassVar[str] = "weights, clusters of all clients' prototypes"
     score: ClassVar[str] = "global/all/head"
+    advice: ClassVar[str] = "try a smaller weight of the contrast, with --set lam, or a smaller --lr"
 
     # Public code: averaging="uniform" where all clients have the same labels, "samples" elsewhere.
     lam: float = param(100.0, "λ: weight of L_contra + L_corr", at_least=0)

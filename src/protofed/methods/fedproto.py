@@ -42,7 +42,7 @@ class FedProto(FedAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.share_weights and self.initial == "own":
-            raise UserError("initial", self.initial, "with share_weights all begin with the server's")
+            raise UserError("--set initial", self.initial, "with share_weights all begin with the server's")
 
     def shares(self, name: str) -> bool:  # noqa: ARG002
         """No weights, unless asked for."""

@@ -90,7 +90,7 @@ def factory_of(spec: str) -> Factory:
     if is_code(spec):
         factory: Factory = load_code("--model", spec)
         return factory
-    raise unknown("--model", spec, MODELS)
+    raise unknown("--model", spec, MODELS, see="protofed models")
 
 
 def named_model(model: ModelSpec) -> str:

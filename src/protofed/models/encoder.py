@@ -22,7 +22,7 @@ from protofed.data.augmentation import IMAGENET
 from protofed.data.images import fit
 from protofed.data.samples import Dataset, Samples, check_shape, check_statistics
 from protofed.data.sources.pickles import look_through
-from protofed.errors import UserError, unknown
+from protofed.errors import UserError, missing_value, unknown
 from protofed.internal.atomic_files import cache_folder, write_file
 from protofed.internal.schema import check_type
 from protofed.models import MODELS, build, check_size
@@ -59,7 +59,7 @@ class EncoderCard:
         for item in dataclasses.fields(self):
             check_type(item.name, getattr(self, item.name), hints[item.name])
         if self.model not in MODELS:  # a file with code in it, which other models may be, is never named by a card
-            raise unknown("model", self.model, MODELS)
+            raise unknown("model", self.model, MODELS, see="protofed models")
         for name, largest in (("channels", LARGEST), ("image_size", LARGEST)):
             if not 1 <= getattr(self, name) <= largest:
                 raise UserError(name, getattr(self, name), f"it must be from 1 to {largest}")
@@ -102,11 +102,11 @@ class Encoder:
                 text = (file.metadata() or {}).get(CARD)
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a mapping
             if text is None:
-                raise UserError("card", None, "the file has none: `protofed encoder import` makes one")
+                raise missing_value("card", "the file has none", hint="`protofed encoder import` makes one")
             return cls(EncoderCard(**json.loads(text)), state, device)
         except (SafetensorError, OSError, TypeError, ValueError, RecursionError) as error:  # UserError is a ValueError
-            why = " ".join(str(error).split())
-            raise UserError("--encoder", str(path), f"it is not an encoder that can be read: {why}") from None
+            why, hint = f"it is not an encoder that can be read: {error}", getattr(error, "hint", None)
+            raise UserError("--encoder", str(path), why, hint=hint) from None
 
     def write(self, path: Path) -> None:
         """The weights, with the card in the metadata."""

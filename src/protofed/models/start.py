@@ -8,7 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from protofed.errors import UserError
+from protofed.errors import UserError, listed
 
 ANEW = ("stem.", "head.")
 """Never taken: FedProto draws the first convolution of ImageNet's ResNet-18, its norm and the classifier anew."""
@@ -24,6 +24,6 @@ def start_from(path: Path, module: nn.Module) -> list[str]:
     known = {name for name, tensor in own.items() if not name.startswith(ANEW) and name in tensors}
     taken = {name: tensors[name] for name in known if tensors[name].shape == own[name].shape}
     if not taken:
-        raise UserError("--start", str(path), f"no tensor in it has name and shape of the model's: {', '.join(own)}")
+        raise UserError("--start", str(path), f"no tensor in it has name and shape of the model's: {listed([*own])}")
     module.load_state_dict(own | taken)
     return [name for name in own if name not in taken]

@@ -73,7 +73,7 @@ class FailedRun:
         number = None if rounds is None else rounds + 1
         if isinstance(error, DivergedError):
             number = error.round or number
-            return cls(method.name, seed, "diverged", _line(error), number, error.client, method.advice)
+            return cls(method.name, seed, "diverged", error.where or _line(error), number, error.client, method.advice)
         if type(error).__name__ == "OutOfMemoryError":  # torch's, which who only reads failures does not import
             return cls(method.name, seed, "failed", "the GPU's memory is full", number, advice=FEWER)
         return cls(method.name, seed, "failed", f"{type(error).__name__}: {_line(error)}".rstrip(": "), number)

@@ -103,7 +103,7 @@ def need(name: str | None) -> None:
     try:
         importlib.import_module(name)
     except ImportError:
-        raise UserError("--log", name, f"it is not installed: pip install 'protofed[{name}]'") from None
+        raise UserError("--log", name, "it is not installed", hint=f"pip install 'protofed[{name}]'") from None
 
 
 def logged(shown: Progress, name: str | None, folder: Path, experiment: Experiment) -> Progress:

@@ -32,7 +32,7 @@ def read_network_label(path: Path, clients: int) -> NetworkLabel:
     label: NetworkLabel = values
     usable = all(len(shape) == 3 and min(shape) >= 1 for shape in label["shapes"]) and label["classes"]
     if not usable or len(label["shapes"]) != clients or too_large(label):
-        raise UserError(str(path), label["shapes"], f"it must give the shape of the images of {clients} clients")
+        raise UserError("FILE", str(path), f"it must give the shape of the images of {clients} clients")
     return label
 
 

@@ -225,11 +225,11 @@ class Result:
         values = read_json(file)
         found = values.pop("accuracy", None) if isinstance(values, dict) else None
         if not isinstance(found, dict):
-            raise UserError(str(file), type(found).__name__, "it must name its accuracies")
-        accuracy = {name: made(f"{file}: {name}", Accuracy, entry) for name, entry in found.items()}
+            raise UserError("FILE", str(file), "it must name its accuracies")
+        accuracy = {name: made(f"{name} in {file}", Accuracy, entry) for name, entry in found.items()}
         result = made(str(file), cls, values, accuracy=accuracy, folder=str(path))
         if result.rounds < 1 or not all(entry.per_client for entry in accuracy.values()):
-            raise UserError(str(file), result.rounds, "it must have rounds, and clients with each accuracy")
+            raise UserError("FILE", str(file), "it must have rounds, and clients with each accuracy")
         return result
 
 

@@ -18,7 +18,7 @@ from protofed.engines.client_group import group_clients
 from protofed.engines.distributed import ALONE, Ranks
 from protofed.engines.factory import make_engine
 from protofed.engines.private import Privacy, privacy_of
-from protofed.errors import UserError
+from protofed.errors import UserError, missing_value
 from protofed.experiment import Experiment, flag_of, with_absolute_paths
 from protofed.methods import build_method
 from protofed.methods.base import Method
@@ -127,7 +127,7 @@ def _public_images(experiment: Experiment, method: Method, encoder: Encoder | No
     if exchange is None:
         return None
     if experiment.public is None:
-        raise UserError("--public", None, f"{method.name} needs a public dataset, such as digit-domains")
+        raise missing_value("--public", f"{method.name} needs a public dataset, such as digit-domains")
     images = dataset_of(experiment, experiment.public, None, encoder).train.images[: exchange.public_images]
     return images if encoder is None else encoder.features(images)
 

@@ -123,11 +123,11 @@ class Round:
         if "epsilon" in values and found.epsilon is None:
             found = replace(found, epsilon=math.inf)
         if found.round != number:
-            raise UserError(f"{what}: round", found.round, f"it must be {number}")
+            raise UserError(f"round in {what}", found.round, f"it must be {number}")
         if found.losses is not None and len(found.losses) != len(found.participants):
-            raise UserError(f"{what}: participants", found.participants, "there must be a loss of each")
+            raise UserError(f"participants in {what}", found.participants, "there must be a loss of each")
         if not (found.per_client.keys() <= found.accuracy.keys() and all(found.per_client.values())):
-            raise UserError(f"{what}: per_client", list(found.per_client), "each must have an accuracy, and clients")
+            raise UserError(f"per_client in {what}", list(found.per_client), "each must have an accuracy, and clients")
         return found
 
 
@@ -143,4 +143,4 @@ def _by_client(what: str, reasons: Mapping[Any, Any]) -> dict[int, Any]:
     try:
         return {int(member): why for member, why in reasons.items()}
     except ValueError:
-        raise UserError(f"{what}: left_out", list(reasons), "clients are numbers") from None
+        raise UserError(f"left_out in {what}", list(reasons), "clients are numbers") from None

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from protofed.errors import UserError
+from protofed.errors import UserError, listed
 from protofed.prototypes import class_means
 from protofed.serving import refusal
 from protofed.serving.predictor import Predictor
@@ -32,7 +32,7 @@ class Effect:
 def add_class(predictor: Predictor, name: str, images: Tensor, held_out: dict[str, Tensor]) -> tuple[Predictor, Effect]:
     """A model that also knows a class by the mean feature of its examples, uint8 images of the card's shape."""
     if not name or name in predictor.card.classes:
-        raise UserError("NAME", name, f"give a name that is not yet one: {', '.join(predictor.card.classes)}")
+        raise UserError("NAME", name, f"it must not be one of its classes: {listed(predictor.card.classes)}")
     examples = predictor.outputs(images)[0]
     mean = class_means(examples, torch.zeros(len(examples), dtype=torch.int64), 1)
     pool = predictor.pool.append(mean)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from protofed.data.samples import check_shape, check_statistics
-from protofed.errors import UserError
+from protofed.errors import UserError, listed
 from protofed.internal.schema import check_type, read_json
 from protofed.serving import refusal
 
@@ -64,7 +64,7 @@ class ModelCard:
         check_shape(*self.shape)
         check_statistics(self.mean, self.std, self.channels)
         if not all(isinstance(name, str) for name in self.classes) or len(set(self.classes)) != len(self.classes):
-            raise UserError("classes", self.classes, "give a name for each, every name once")
+            raise UserError("classes", listed(self.classes), "give a name for each, every name once")
         for name in TRAINING:
             check_type(f"training {name}", self.training.get(name), float)
         for rule, table in self.refusal.items():
@@ -88,7 +88,7 @@ class ModelCard:
         """A card from a file, also one that version 0.1 wrote."""
         values = read_json(path)
         if not isinstance(values, Mapping):
-            raise UserError("card.json", type(values).__name__, "it must hold names and values")
+            raise UserError("card.json", values, "it must hold names and values")
         return cls(**(_since_0_1(values) if "head" in values else values))
 
 

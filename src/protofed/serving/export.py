@@ -65,10 +65,10 @@ def restored(folder: RunFolder, data: str | None = None) -> Run:
     experiment = folder.experiment()
     elsewhere = folder.over_network and experiment.engine != "flower-sim"
     if elsewhere and data is None:
-        why = "its images are at its clients: name a client's, or others of the same classes, with --data"
-        raise UserError("DIR", str(folder.path), why)
+        hint = "name a client's, or others of the same classes, with --data"
+        raise UserError("DIR", str(folder.path), "its images are at its clients", hint=hint)
     if data is not None and not elsewhere:
-        raise UserError("--data", data, "it is for a federation's runs; this one names its data itself")
+        raise UserError("--data", data, "it is for a federation's runs, and this one names its data itself")
     experiment = dataclasses.replace(experiment, dataset=data or experiment.dataset, **PLAIN)
     run = new_run(experiment, federation=_standing_in(experiment, folder) if elsewhere else None)
     if not folder.checkpoint.file.exists():
@@ -108,7 +108,7 @@ def export_run(
     sent = run.method.send(run.broadcast, chosen)
     averaged = client is None and set(group.own.initial) <= set(sent.weights)
     if over_network is not None and not averaged:
-        raise UserError("DIR", str(over_network), "over Flower clients keep their own models; no other is whole")
+        raise UserError("DIR", str(over_network), "over Flower clients keep their own models, and no other is whole")
     if averaged:
         state: State = {name: sent.weights[name] for name in group.own.initial}
         whose = "averaged" if sent is run.broadcast else f"averaged in the cluster of client {chosen}"

@@ -47,7 +47,9 @@ def _read(path: Path, shape: Shape) -> list[tuple[str, Tensor]]:
             raise UserError("IMAGE", str(path), f"it has more than {LARGEST} bytes")
         found = [(str(path), decode(path.read_bytes(), side, str(path)))]
     else:
-        raise UserError("IMAGE", str(path), f"give a folder, an .npz or a picture: {', '.join(sorted(SUFFIXES))}")
+        raise UserError(
+            "IMAGE", str(path), "it is no folder, .npz or picture", hint=f"pictures are {', '.join(sorted(SUFFIXES))}"
+        )
     return [(name, fit_bytes(image.unsqueeze(0), shape)[0]) for name, image in found]
 
 
@@ -56,5 +58,5 @@ def of_array(x: Any, shape: Shape) -> Tensor:
     images = x if isinstance(x, Tensor) else torch.from_numpy(np.ascontiguousarray(x))
     if images.dtype != torch.uint8 or images.dim() not in (3, 4):
         got = f"{images.dtype} {list(images.shape)}"
-        raise UserError("images", got, "give uint8 [n, channels, height, width], pixels from 0 to 255")
+        raise UserError("images", got, "they must be uint8 [n, channels, height, width], pixels from 0 to 255")
     return fit_bytes(images.unsqueeze(1) if images.dim() == 3 else images, shape)

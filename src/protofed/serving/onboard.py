@@ -155,8 +155,8 @@ def _checked(start: Start, predictor: Predictor, spec: str, alike: bool) -> Star
     if start not in STARTS:
         raise unknown("--start", start, STARTS)
     if start == "pretrained" and not alike:
-        why = f"{spec} cannot take the weights of {predictor.card.model}; own and random can do without"
-        raise UserError("--start", start, why)
+        why = f"{spec} cannot take the weights of {predictor.card.model}"
+        raise UserError("--start", start, why, hint="own and random can do without")
     return start
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from protofed.errors import UserError
+from protofed.errors import misused
 from protofed.serving.predictor import Predictor
 
 
@@ -41,7 +41,7 @@ class _Network(nn.Module):
 def write_onnx(predictor: Predictor, path: Path) -> None:
     """One file: input `images`, outputs `features` and `logits`."""
     if not (find_spec("onnx") and find_spec("onnxscript")):
-        raise UserError("--onnx", True, 'it needs two packages: pip install "protofed[onnx]"')
+        raise misused("--onnx", "it needs two packages", hint="pip install 'protofed[onnx]'")
     network, images = _Network(predictor).eval(), torch.zeros(2, *predictor.card.shape)
     with warnings.catch_warnings(), _quiet("torch.onnx"):
         warnings.simplefilter("ignore")  # of torch's own making

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from protofed.errors import UserError, unknown
+from protofed.errors import UserError, missing_value, unknown
 from protofed.internal.atomic_files import write_folder
 from protofed.internal.higher import ask
 from protofed.models import MODELS, ModelSpec, build, check_size
@@ -189,8 +189,8 @@ class Predictor:
             encoder = _read_encoder(path) if card.encoder else None
             return cls(card, load_file(path / "model.safetensors"), pool, encoder, model, method)
         except (SafetensorError, OSError, TypeError, ValueError) as error:  # UserError is a ValueError
-            why = " ".join(str(error).split())
-            raise UserError("MODEL", str(path), f"it cannot be read: {why}") from None
+            hint = getattr(error, "hint", None)
+            raise UserError("MODEL", str(path), f"it cannot be read: {error}", hint=hint) from None
 
     def write(self, path: Path, held_out: Mapping[str, Tensor], more: Callable[[Path], None] | None = None) -> None:
         """Write a new folder with everything; `more` may put further files into it."""
@@ -308,8 +308,8 @@ def _extending(card: ModelCard, method: str | Method | None) -> Method | None:
     if isinstance(method, Method):
         return method
     if method is None and card.extended_by not in method_names():
-        why = f"the model was extended by the method {card.extended_by}, which is your own code: name its file"
-        raise UserError("--method", None, why)
+        why = f"the model was extended by the method {card.extended_by}, which is your own code"
+        raise missing_value("--method", why, hint="name its file")
     return build_method(method or card.extended_by, card.method["params"])
 
 
@@ -317,7 +317,7 @@ def _assemble(card: ModelCard, encoder: Encoder | None, model: ModelSpec | None,
     """The module that the weights belong to; a card never names code that is run."""
     spec = card.model if card.model in MODELS else model
     if spec is None:
-        raise UserError("--model", None, f"the model is {card.model}, which is your own code: name its file")
+        raise missing_value("--model", f"the model is {card.model}, which is your own code", hint="name its file")
     return build(spec, _shape(card, encoder), card.head_classes, 0, None if method is None else method.extend)
 
 

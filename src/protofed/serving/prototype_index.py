@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from protofed.errors import UserError
+from protofed.errors import UserError, listed
 from protofed.prototypes import Prototypes
 
 AT_ONCE = 2**22
@@ -66,7 +66,9 @@ class PrototypeIndex(NamedTuple):
         """The pool that `flat` was made from; the file is somebody's word, so its form is checked."""
         named = ("counts", "classes", "clients", "numbers")
         if not {"vectors", *named} <= flat.keys():
-            raise UserError("prototypes", sorted(flat), "it must hold vectors, counts, classes, clients and numbers")
+            raise UserError(
+                "prototypes", listed(sorted(flat)), "it must hold vectors, counts, classes, clients and numbers"
+            )
         vectors, counts, labels, clients, numbers = (flat[name] for name in ("vectors", *named))
         if vectors.dim() != 2 or vectors.shape[1] != size or not len(vectors) or vectors.dtype != torch.float32:
             raise UserError("vectors", list(vectors.shape), f"give some of {size} numbers each, as float32")
@@ -74,7 +76,7 @@ class PrototypeIndex(NamedTuple):
         if any(flat[name].shape != vectors.shape[:1] for name in named) or kinds != [torch.float32, *[torch.int64] * 3]:
             raise UserError("prototypes", len(vectors), "give each a count, a class, a client and a number")
         if not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-            raise UserError("classes", [int(labels.min()), int(labels.max())], f"there are {classes} classes")
+            raise UserError("classes", f"{int(labels.min())} to {int(labels.max())}", f"there are {classes} classes")
         if not (bool(vectors.isfinite().all()) and bool((counts > 0).all())):
             raise UserError("prototypes", len(vectors), "they must be finite and stand for something")
         order = labels.argsort(stable=True)

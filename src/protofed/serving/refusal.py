@@ -60,7 +60,7 @@ def check(rule: str, table: Any) -> None:
 def at(table: Mapping[str, list[float]], part: float) -> dict[str, float]:
     """The row for a part of known data that may be refused; parts count in whole percent."""
     if not 0 <= part <= 1:
-        raise UserError("--reject", part, "it is a part of the known data, from 0 to 1")
+        raise UserError("--reject", part, "it must be a part of the known data, from 0 to 1")
     place = math.floor(part * (PERCENTAGES - 1) + 1e-9)
     if not table:
         raise UserError("--reject", part, "this model was exported without held-out images of its classes")

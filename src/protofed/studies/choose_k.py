@@ -120,7 +120,7 @@ class ChoiceStudy(GridStudy[Choice]):
             why = f"it must make prototypes with a parameter k, as {fitting} does"
             raise UserError("--method", experiment.method, why)
         if experiment.val_fraction == 0:
-            raise UserError("--val-fraction", 0.0, "K is chosen on training data that is held out")
+            raise UserError("--val-fraction", 0.0, "it must be above 0: K is chosen on training data that is held out")
         return cls([experiment.method], experiment, seeds, jobs, {"k": range(1, largest + 1)}, SCORE)
 
     def assemble(self, endings: Sequence[Ending], folder: Path | None) -> Choice:

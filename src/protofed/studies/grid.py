@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import yaml
 
-from protofed.errors import UserError, unknown
+from protofed.errors import UserError, missing_value, unknown
 from protofed.experiment import Experiment, absolute_name, options, with_absolute_paths
 from protofed.internal.schema import check_type
 from protofed.internal.yaml_files import read_yaml
@@ -54,11 +54,11 @@ class GridStudy(Study[FindingT]):
 
     def __post_init__(self) -> None:
         if not self.methods:
-            raise UserError("--method", "", "name at least one method")
+            raise missing_value("--method", "name at least one")
         check_seeds(self.seeds)
         for name, values in self.grid.items():
             if isinstance(values, str) or not values:
-                raise UserError("--grid", name, "give it a list of values")
+                raise UserError("--grid", name, "it must have a list of values")
             for value in values:
                 if sum(value == other for other in values) > 1:
                     raise UserError("--grid", name, f"{value} is there twice")
@@ -72,7 +72,7 @@ class GridStudy(Study[FindingT]):
         if "methods" in asked:
             asked["methods"] = [str(name) for name in asked["methods"]]
         if "grid" in asked:
-            asked["grid"] = {str(name): check_type(f"grid: {name}", v, list) for name, v in asked["grid"].items()}
+            asked["grid"] = {str(name): check_type(f"--grid {name}", v, list) for name, v in asked["grid"].items()}
         if "params_of" in asked:
             asked["params_of"] = {str(m): check_type(f"params_of: {m}", v, dict) for m, v in asked["params_of"].items()}
         return {**asked, "experiment": values}
@@ -138,20 +138,20 @@ class GridStudy(Study[FindingT]):
         """Every swept name must be an option or a parameter, and not both, and is there once."""
         for name in self.grid:
             if sum((_bare(name), _is_option(name)) == (_bare(other), _is_option(other)) for other in self.grid) > 1:
-                raise UserError("--grid", name, "it is there twice; give all its values at once")
+                raise UserError("--grid", name, "it is there twice", hint="give all its values at once")
             if not _is_option(name) and _bare(name) in self.experiment.params:
-                raise UserError("--set", _bare(name), "it is varied; leave it out")
+                raise UserError("--set", _bare(name), "it is varied", hint="leave it out")
         owners = {name: method for method in self.methods for name in parameters(method_class(method))}
         for name in self.grid:
             bare = _bare(name)
             known = {*OPTIONS, *owners} if name == bare else OPTIONS if _is_option(name) else {*owners}
             if bare in _NOT_SWEPT:
-                raise UserError("--grid", name, _NOT_SWEPT[bare])
+                raise UserError("--grid", name, "it cannot be swept", hint=_NOT_SWEPT[bare])
             if bare not in known:
-                raise unknown("--grid", bare, known - {*_NOT_SWEPT})
+                raise unknown("--grid", bare, known - {*_NOT_SWEPT}, see="protofed run --help")
             if name in OPTIONS and name in owners:
-                why = f"it is an option and a parameter of {owners[name]}: write option.{name} or params.{name}"
-                raise UserError("--grid", name, why)
+                why = f"it is an option and a parameter of {owners[name]}"
+                raise UserError("--grid", name, why, hint=f"write option.{name} or params.{name}")
 
 
 def _without(swept: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,8 +113,8 @@ class ReproductionStudy(Study[Reproduction]):
         begun = self.open(folder)
         kept = {name: value for name, value in begun.machine.items() if name == "threads"}
         if begun != dataclasses.replace(self, jobs=begun.jobs, machine={**kept, **self.machine}):
-            why = f"it holds another reproduction: see its {self.config(folder).name}, or name a new folder"
-            raise UserError("--out", str(folder), why)
+            hint = f"see its {self.config(folder).name}, or name a new folder"
+            raise UserError("--out", str(folder), "it holds another reproduction", hint=hint)
         return begun
 
     def assemble(self, endings: Sequence[Ending], folder: Path | None) -> Reproduction:  # noqa: ARG002
@@ -178,5 +178,5 @@ def _check_protocol(task: Task, trial: Trial) -> None:
     for name in trial.values:
         there, now = getattr(held, name), getattr(task.experiment, name)
         if there != now and name not in moved:
-            why = f"its {name} is {there}, in the protocol {now}: remove that folder, or name a new one"
-            raise UserError("--out", str(task.folder), why)
+            why, hint = f"its {name} is {there}, in the protocol {now}", "remove that folder, or name a new one"
+            raise UserError("--out", str(task.folder), why, hint=hint)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from protofed.errors import UserError
+from protofed.errors import UserError, missing_value
 from protofed.evaluation import accuracy as evaluation
 from protofed.experiment import Experiment
 from protofed.internal.higher import ask
@@ -159,10 +159,10 @@ class SweepStudy(GridStudy[Sweep]):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.grid:
-            raise UserError("--grid", "", "name what is varied, as in --grid alpha=0.1,0.5,1")
+            raise missing_value("--grid", "name what is varied, as in --grid alpha=0.1,0.5,1")
         if self.score is not None and not evaluation.NAME.fullmatch(self.score):
             parts = "own or global / own, all, domain, val or novel / head, nearest, nearest-own or N-way-K-shot"
-            raise UserError("--score", self.score, f"write model/test/rule, such as own/all/nearest: {parts}")
+            raise UserError("--score", self.score, "it must be model/test/rule, such as own/all/nearest", hint=parts)
 
     def assemble(self, endings: Sequence[Ending], folder: Path | None) -> Sweep:
         """A cell for each setting and method."""

@@ -320,7 +320,7 @@ def _play(task: Task, progress: Progress) -> Ending | Failure:
     try:
         return play_one(task, progress)
     except (Interrupted, UserError) as error:
-        return Failure(type(error), str(error))
+        return Failure.of(error)
 
 
 def _listen(tasks: SimpleQueue[Task]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from protofed.errors import UserError
+from protofed.errors import misused
 
 
 class Release(NamedTuple):
@@ -50,5 +50,5 @@ def _library() -> Any:
     try:
         import dp_accounting
     except ImportError:
-        raise UserError("--noise", "above 0", "ε needs dp-accounting: pip install 'protofed[dp]'") from None
+        raise misused("--noise", "ε needs dp-accounting", hint="pip install 'protofed[dp]'") from None
     return dp_accounting

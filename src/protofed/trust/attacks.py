@@ -216,7 +216,7 @@ def find_attack(name: str, share: float, clients: int, seed: int) -> Attack | No
     if name == "none":
         return None
     if name not in ATTACKS:
-        raise unknown("--attack", name, ["none", *ATTACKS])
+        raise unknown("--attack", name, ["none", *ATTACKS], see="protofed attacks")
     number = round(share * clients)
     if not 1 <= number < clients:
         raise UserError("--attackers", share, f"at least one of the {clients} clients must attack, and one must not")

@@ -47,7 +47,7 @@ def find_defences(names: str) -> list[Defence]:
     wanted = [] if names == "none" else [name.strip() for name in names.split(",")]
     for name in wanted:
         if name not in DEFENCES:
-            raise unknown("--defence", name, ["none", *DEFENCES])
+            raise unknown("--defence", name, ["none", *DEFENCES], see="protofed defences")
     return [DEFENCES[name] for name in wanted]
 
 

@@ -22,7 +22,9 @@ def summed(method: Method, what: str) -> Summed:
     """How the method's uploads are added up; an error that names `what` where it needs each client's own."""
     found = method.summed() if _is_of_its_aggregation(type(method)) else None
     if found is None or method.exchanges_public:
-        raise UserError(what, method.name, "its server needs each client's own upload, not only their sum")
+        raise UserError(
+            f"--method with {what}", method.name, "its server needs each client's own upload, not only their sum"
+        )
     return found
 
 

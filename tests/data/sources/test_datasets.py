@@ -109,7 +109,7 @@ def test_train_size_takes_the_first_images() -> None:
 
 @pytest.mark.parametrize("size", [0, -1, 1443])
 def test_bad_train_size(size: int) -> None:
-    with pytest.raises(UserError, match=f"--train-size: {size} .* 1 to 1442"):
+    with pytest.raises(UserError, match=f"'{size}' for --train-size: .* 1 to 1442"):
         load("digits", None, size)
 
 

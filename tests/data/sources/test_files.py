@@ -64,12 +64,13 @@ def test_a_pattern_takes_its_first_match(tmp_path: Path) -> None:
 
 def test_what_is_missing_says_what_from_where_and_where_to(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
-    text = str(missing("toys", source(("a", "b", "c")), tmp_path))
-    assert text.startswith("--data-dir: ")
-    assert "needs the file b (and c)" in text
-    assert "https://example.org/b" in text
-    assert str(tmp_path / "toys") in text
-    assert "--data-dir: None" in str(missing("toys", source(("a",)), None))
+    error = missing("toys", source(("a", "b", "c")), tmp_path)
+    assert str(error) == f"invalid value '{tmp_path}' for --data-dir: it needs b and 1 more file for toys: not found"
+    put = f"put them into {tmp_path / 'toys'}, or name their folder with --data-dir"
+    assert error.hint == f"get b, c from https://example.org and {put}"
+    alone = missing("toys", source(("a",)), None, "no time")
+    assert str(alone) == "invalid value 'toys' for --dataset: it needs a: no time"
+    assert str(alone.hint).startswith("get a from https://example.org/a and put it into ")
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,7 @@ def test_every_dataset_says_what_is_missing(tmp_path: Path) -> None:
         assert row["present"] == (row["reason"] == "")
         if not row["present"]:
             assert "http" in row["reason"], row["name"]
-            with pytest.raises(UserError, match="needs the file"):
+            with pytest.raises(UserError, match=r"it needs \S+.* for .*: "):
                 load(row["name"], tmp_path)
 
 

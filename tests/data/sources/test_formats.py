@@ -319,17 +319,17 @@ GOOD: dict[str, Any] = {"images": np.zeros((10, 4, 4), np.uint8), "labels": np.z
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"labels": None}, "needs an array `labels`"),
+        ({"labels": None}, "has no array `labels`"),
         ({"domains": np.zeros(9, np.int64)}, "domains"),
-        ({"test_images": GOOD["images"]}, "needs an array `test_labels`"),
-        ({"images": np.zeros((10, 4, 4))}, "give uint8"),
-        ({"images": np.zeros((10, 4), np.uint8)}, "give uint8"),
+        ({"test_images": GOOD["images"]}, "has no array `test_labels`"),
+        ({"images": np.zeros((10, 4, 4))}, "must be uint8"),
+        ({"images": np.zeros((10, 4), np.uint8)}, "must be uint8"),
         ({"labels": np.zeros(9, np.int64)}, "labels"),
         ({"labels": np.zeros(10)}, "whole numbers or text"),
         ({"labels": np.full(10, -1)}, "start at 0"),
         ({"labels": np.full(10, 2**40)}, "start at 0"),
         ({"labels": np.array([None] * 10)}, "damaged"),
-        ({"images": GOOD["images"][:4], "labels": np.zeros(4, np.int64)}, "five or more"),
+        ({"images": GOOD["images"][:4], "labels": np.zeros(4, np.int64)}, "no class has five"),
     ],
 )
 def test_wrong_npz(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
@@ -358,7 +358,7 @@ def test_an_npz_bomb(tmp_path: Path) -> None:
     content[first + 24 : first + 28] = (0xFFFFFFF0).to_bytes(4, "little")
     path.write_bytes(content)
     assert zipfile.is_zipfile(path)
-    with pytest.raises(UserError, match="bytes unpacked"):
+    with pytest.raises(UserError, match=r"it unpacks to \d+ bytes"):
         npz([path], None)
 
 

@@ -151,7 +151,9 @@ def test_broken_files_are_one_line_errors(packed: bytes, message: str) -> None:
 
 def test_wrong_checksum(tmp_path: Path) -> None:
     write_mnist(tmp_path)  # well formed, but not the real MNIST
-    with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz: .* sha256 should be 440fcabf"):
+    with pytest.raises(
+        UserError, match=r"train-images-idx3-ubyte\.gz' for FILE: its sha256 is .* and should be 440fcabf"
+    ):
         load("mnist", tmp_path)
 
 

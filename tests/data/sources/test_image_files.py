@@ -316,11 +316,18 @@ def test_a_folder_of_domains_with_its_own_test_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [[], ["a.png"], ["cat/a.png", "b/cat/a.png"], ["a/b/c/d.png"], ["cat/1.png", "cat/2.png"]]
+    ("names", "reason"),
+    [
+        ([], "it has no pictures"),
+        (["a.png"], "its pictures must all lie in class/"),
+        (["cat/a.png", "b/cat/a.png"], "its pictures must all lie in class/"),
+        (["a/b/c/d.png"], "its pictures must all lie in class/"),
+        (["cat/1.png", "cat/2.png"], "no class has five"),
+    ],
 )
-def test_wrong_folders(tmp_path: Path, names: list[str]) -> None:
+def test_wrong_folders(tmp_path: Path, names: list[str], reason: str) -> None:
     fill(tmp_path, {name: png(0) for name in names})
-    with pytest.raises(UserError, match="pictures"):
+    with pytest.raises(UserError, match=f"^invalid value '{tmp_path}' for PATH: .*{reason}"):
         folder([tmp_path], None)
 
 

@@ -220,7 +220,7 @@ def test_what_there_is_not_is_an_error() -> None:
     for only, methods in ((["cifar10"], []), ([], ["moon"]), (["n=6"], [])):
         with pytest.raises(UserError, match=r"MNIST|n=3|fedavg"):
             chosen(target, only, methods)
-    with pytest.raises(UserError, match="fedsc/table1"):
+    with pytest.raises(UserError, match="did you mean 'fedsc/table"):
         find_target("fedsc/table9")
     with pytest.raises(UserError, match="reduced"):
         find_target("fedsc/table1", "reduce")

@@ -35,7 +35,7 @@ class Tree:
             names = [name for name in self.zip.namelist() if not name.endswith("/")]
         for name in names:
             if ".." in name.split("/") or name.startswith("/"):
-                raise UserError(str(path), name, "a path in it leads out of it")
+                raise UserError("FILE", str(path), f"a path in it leads out of it: {name}")
         self.names = sorted(name for name in names if not any(part.startswith((".", "__")) for part in name.split("/")))
         self._known = frozenset(self.names)
 
@@ -49,7 +49,7 @@ class Tree:
             raise damaged(self.path, f"there is no {name} in it")
         size = 0 if self.zip is None else self.zip.getinfo(name).file_size
         if size > most:
-            raise UserError(f"{self.path}/{name}", f"{size} bytes", f"at most {most} are unpacked")
+            raise UserError("FILE", f"{self.path}/{name}", f"it has {size} bytes, and at most {most} are unpacked")
         try:
             return (self.path / name).read_bytes() if self.zip is None else self.zip.read(name)
         except Exception as error:  # as above
@@ -78,6 +78,6 @@ def decode(content: bytes, side: int, name: str) -> Tensor:
                 colours = colours.resize((side, side), Image.Resampling.BILINEAR)
             return torch.from_numpy(np.array(colours)).permute(2, 0, 1)
     except UnidentifiedImageError:
-        raise UserError(name, f"{len(content)} bytes", "it is no picture, or damaged") from None
+        raise UserError("FILE", name, "it is no picture, or damaged") from None
     except Exception as error:  # what Pillow raises on a broken file is whatever its decoder stumbles over
         raise damaged(name, error) from None

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from protofed.data.sources.files import File, Form, Source, downloads, find, folders, missing
 
@@ -43,13 +44,31 @@ def _one(file: File, places: Sequence[Path], home: Path) -> Path:
         import pooch
         import requests
     except ImportError:
-        raise _FailedError("to have it fetched, pip install 'protofed[download]'") from None
+        raise _FailedError("fetching it needs `pip install 'protofed[download]'`") from None
     name = Path(file.name).name
     pooch.get_logger().setLevel("WARNING")
     try:
         return Path(pooch.retrieve(file.url, file.checksum, name, home, downloader=_Resuming(home / f"{name}.part")))
     except (requests.RequestException, OSError, ValueError) as error:  # pooch raises ValueError on a wrong checksum
-        raise _FailedError(f"fetching it failed: {' '.join(str(error).split())[:200]}") from None
+        raise _FailedError(_why(error, file.url)) from None
+
+
+def _why(error: Exception, url: str) -> str:
+    """Why a file could not be fetched, in a few words; what requests says of it fills a page."""
+    import requests
+
+    host = urlsplit(url).hostname
+    if "timed out" in str(error).lower():  # also where requests calls it a connection error
+        return f"{host} timed out"
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return f"{host} answers {error.response.status_code}"
+    if isinstance(error, requests.ConnectionError):
+        return f"there is no connection to {host}"
+    if isinstance(error, requests.RequestException):
+        return f"the transfer from {host} broke off"
+    if isinstance(error, ValueError):
+        return "the hash of what came is not the published one"
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 class _Resuming:

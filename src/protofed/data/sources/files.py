@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from protofed.data.samples import Dataset
-from protofed.errors import UserError
+from protofed.errors import UserError, listed
 from protofed.internal.atomic_files import cache_folder
 
 MOST = 4 * 2**30
@@ -90,18 +90,24 @@ def present(dataset: str, source: Source, data_dir: Path | None) -> tuple[Form, 
     return None
 
 
-def missing(dataset: str, source: Source, data_dir: Path | None, failure: str = "") -> UserError:
-    """The error that says which file is wanted, from where, where to put it, and why it was not fetched."""
+def lack(dataset: str, source: Source, data_dir: Path | None) -> tuple[str, str]:
+    """Which files of a dataset are not there; and how to get them, and where to put them."""
     places = folders(dataset, data_dir, source.folder)
     first, *rest = [file for file in source.forms[0].files if not find([file.name], places)]
-    others = f" (and {', '.join(file.name for file in rest)})" if rest else ""
-    looked = f"looked in {', '.join(map(str, places))}"
-    get = f"get it from {first.url or source.page}"
-    return UserError(
-        "--data-dir",
-        None if data_dir is None else str(data_dir),
-        f"{dataset} needs the file {first.name}{others}: {'; '.join(filter(None, (get, looked, failure)))}",
-    )
+    them, their = ("them", "their") if rest else ("it", "its")
+    whence = first.url.rpartition("/")[0] if rest else first.url
+    names = listed([first.name, *(file.name for file in rest)])
+    put = f"put {them} into {(data_dir or downloads()) / dataset}, or name {their} folder with --data-dir"
+    more = f" and {len(rest)} more file{'s' if rest[1:] else ''}" if rest else ""
+    return f"it needs {first.name}{more}", f"get {names} from {whence or source.page} and {put}"
+
+
+def missing(dataset: str, source: Source, data_dir: Path | None, failure: str = "not found") -> UserError:
+    """The error that says which files are wanted and why they were not fetched."""
+    needs, hint = lack(dataset, source, data_dir)
+    if data_dir is None:
+        return UserError("--dataset", dataset, f"{needs}: {failure}", hint=hint)
+    return UserError("--data-dir", str(data_dir), f"{needs} for {dataset}: {failure}", hint=hint)
 
 
 def verify(file: File, path: Path) -> None:
@@ -112,7 +118,7 @@ def verify(file: File, path: Path) -> None:
     with path.open("rb") as stream:
         actual = hashlib.file_digest(stream, kind).hexdigest()
     if actual != expected:
-        raise UserError(str(path), actual, f"the {kind} should be {expected}: fetch it again")
+        raise UserError("FILE", str(path), f"its {kind} is {actual} and should be {expected}", hint="fetch it again")
 
 
 def read_upto(file: IO[bytes] | BufferedIOBase, most: int) -> bytes:
@@ -126,4 +132,4 @@ def read_upto(file: IO[bytes] | BufferedIOBase, most: int) -> bytes:
 
 def damaged(path: Path | str, reason: object) -> UserError:
     """The error for a file that cannot be read, in one line."""
-    return UserError(str(path), " ".join(str(reason).split()), "the file is damaged or cut short: fetch it again")
+    return UserError("FILE", str(path), f"it is damaged or cut short: {reason}")

@@ -32,9 +32,9 @@ def read_idx(path: Path | str, packed: bytes, ndim: int) -> Tensor:
             start = file.read(header)
             magic = bytes((0, 0, 8, ndim))  # 8: unsigned bytes
             if start[:4] != magic or len(start) < header:
-                raise UserError(
-                    str(path), start[:4].hex(), f"an IDX file of {ndim} dimensions starts with {magic.hex()}"
-                )
+                wanted, got = magic.hex(), start[:4].hex() or "nothing"
+                why = f"an IDX file of {ndim} dimensions starts with {wanted}, this one with {got}"
+                raise UserError("FILE", str(path), why)
             shape = struct.unpack(f">{ndim}I", start[4:])
             size = math.prod(shape)
             content = read_upto(file, size + 1) if size <= MOST else b""  # one more, to see its end
@@ -42,7 +42,7 @@ def read_idx(path: Path | str, packed: bytes, ndim: int) -> Tensor:
         raise damaged(path, error) from None
     if not size or len(content) != size:
         more = "more than " if len(content) > size else ""
-        raise UserError(str(path), f"{more}{min(len(content), size)} bytes", f"its header says {shape}: fetch it again")
+        raise damaged(path, f"it holds {more}{min(len(content), size)} bytes, and its header says {shape}")
     return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(shape)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from zipfile import is_zipfile
 
 import torch
 
 from protofed.data.holdout import fifth_out, interleaved
 from protofed.data.samples import Dataset, Samples
-from protofed.data.sources.archives import Tree
+from protofed.data.sources.archives import SUFFIXES, Tree
 from protofed.data.sources.files import damaged
 from protofed.errors import UserError
 
@@ -92,12 +93,17 @@ def tiny_imagenet(paths: Sequence[Path], side: int | None) -> Dataset:
 
 def folder(paths: Sequence[Path], side: int | None) -> Dataset:
     """A user's own pictures, `class/picture` or `domain/class/picture`, below `train` and `test` if there are these."""
+    place = str(paths[0])
+    if not paths[0].is_dir() and not is_zipfile(paths[0]):
+        raise UserError("PATH", place, "it is neither a folder nor a zip file")
     tree = Tree(paths[0])
     names = [name.split("/") for name in tree.pictures()]
+    if not names:
+        raise UserError("PATH", place, "it has no pictures", hint=f"pictures are {', '.join(sorted(SUFFIXES))}")
     halves = {name[0] for name in names} == {"train", "test"}
     depths = {len(name) - halves for name in names}
     if depths not in ({2}, {3}):
-        raise UserError(str(paths[0]), f"{len(names)} pictures", "they must all lie in class/ or all in domain/class/")
+        raise UserError("PATH", place, "its pictures must all lie in class/ or all in domain/class/")
     domains = sorted({name[-3] for name in names}) if depths == {3} else [paths[0].name]
     classes = sorted({name[-2] for name in names})
     rows = [((tree, "/".join(name)), name[-2], domains.index(name[-3]) if depths == {3} else 0) for name in names]
@@ -107,9 +113,7 @@ def folder(paths: Sequence[Path], side: int | None) -> Dataset:
     else:
         train, test = fifth_out(_samples(rows, classes, side or SIDE))
     if not len(test):
-        raise UserError(
-            str(paths[0]), f"{len(names)} pictures", "every fifth of a class is for testing: give five or more of one"
-        )
+        raise UserError("PATH", place, "every fifth of a class is for testing, and no class has five")
     return Dataset.of(paths[0].name, interleaved(train), interleaved(test), classes, domains)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from protofed.data.holdout import fifth_out
 from protofed.data.samples import Dataset, Samples
-from protofed.data.sources.files import MOST, damaged
+from protofed.data.sources.files import MOST
 from protofed.errors import UserError
 
 KEYS = ("images", "labels", "domains")
@@ -30,7 +30,7 @@ def npz(paths: Sequence[Path], _: int | None) -> Dataset:
     whats = KEYS if any(name.endswith("domains") for name in arrays) else KEYS[:2]
     for name in (half + what for half in halves for what in whats):
         if name not in arrays:
-            raise UserError(str(path), sorted(arrays), f"it needs an array `{name}`")
+            raise UserError("PATH", str(path), f"it has no array `{name}`")
     labels, classes = _numbers(path, "labels", [arrays[f"{half}labels"] for half in halves])
     given = [arrays.get(f"{half}domains", np.zeros(len(arrays[f"{half}labels"]), np.int64)) for half in halves]
     domains, names = _numbers(path, "domains", given)
@@ -40,9 +40,7 @@ def npz(paths: Sequence[Path], _: int | None) -> Dataset:
     ]
     train, test = parts if len(parts) == 2 else fifth_out(parts[0])
     if not len(test):
-        raise UserError(
-            str(path), f"{len(train)} images", "every fifth of a class is for testing: give five or more of one"
-        )
+        raise UserError("PATH", str(path), "every fifth of a class is for testing, and no class has five")
     return Dataset.of(path.stem, train, test, classes, names if "domains" in arrays else ())
 
 
@@ -50,12 +48,14 @@ def npz_images(path: Path) -> Tensor:
     """The array `images` of a file, as uint8 [n, c, h, w]."""
     arrays = _arrays(path)
     if "images" not in arrays:
-        raise UserError(str(path), sorted(arrays), "it needs an array `images`")
+        raise UserError("PATH", str(path), "it has no array `images`")
     return _images(path, arrays["images"])
 
 
 def _arrays(path: Path) -> dict[str, Any]:
     """The arrays that have a meaning here."""
+    if not zipfile.is_zipfile(path):
+        raise UserError("PATH", str(path), "it is not an npz file, or cut short")
     try:
         with zipfile.ZipFile(path) as archive:
             total = sum(entry.file_size for entry in archive.infolist())
@@ -64,8 +64,8 @@ def _arrays(path: Path) -> dict[str, Any]:
                 names = [name for name in archive.namelist() if name in known]
                 return {name.removesuffix(".npy"): _array(archive.read(name)) for name in names}
     except Exception as error:  # what zipfile and numpy raise on a broken file is whatever they stumble over
-        raise damaged(path, error) from None
-    raise UserError(str(path), f"{total} bytes unpacked", f"at most {MOST} are read")
+        raise UserError("PATH", str(path), f"it is damaged or cut short: {error}") from None
+    raise UserError("PATH", str(path), f"it unpacks to {total} bytes, and at most {MOST} are read")
 
 
 def _array(content: bytes) -> Any:
@@ -83,9 +83,8 @@ def _numbers(path: Path, what: str, arrays: Sequence[Any]) -> tuple[list[Tensor]
     """Numbers from 0 for whole numbers, which stay, or for names, in their order; and what each number stands for."""
     for array in arrays:
         if array.ndim != 1 or not len(array) or array.dtype.kind not in "iuU":
-            raise UserError(
-                str(path), f"{what} {array.dtype} {array.shape}", "give whole numbers or text, one an image"
-            )
+            got = f"{array.dtype} {list(array.shape)}"
+            raise UserError("PATH", str(path), f"its {what} are {got}, and must be whole numbers or text, one an image")
     if arrays[0].dtype.kind == "U":
         names, places = np.unique(np.concatenate(arrays), return_inverse=True)
         edges = np.cumsum([len(array) for array in arrays])[:-1]
@@ -93,15 +92,15 @@ def _numbers(path: Path, what: str, arrays: Sequence[Any]) -> tuple[list[Tensor]
     numbers = [torch.from_numpy(array.astype(np.int64)) for array in arrays]
     most = max(int(part.max()) for part in numbers)
     if most > 100_000 or min(int(part.min()) for part in numbers) < 0:
-        raise UserError(str(path), f"{what} up to {most}", "numbers start at 0 and have no large gaps")
+        raise UserError("PATH", str(path), f"its {what} go up to {most}, and must start at 0 and have no large gaps")
     return numbers, [str(number) for number in range(most + 1)]
 
 
 def _images(path: Path, array: Any) -> Tensor:
     """uint8 [n, c, h, w] from [n, h, w], [n, h, w, c] or [n, c, h, w]."""
     if array.dtype != np.uint8 or array.ndim not in (3, 4):
-        got = f"images {array.dtype} {array.shape}"
-        raise UserError(str(path), got, "give uint8 [n, h, w], [n, h, w, colours] or [n, colours, h, w]")
+        got, want = f"{array.dtype} {list(array.shape)}", "uint8 [n, h, w], [n, h, w, colours] or [n, colours, h, w]"
+        raise UserError("PATH", str(path), f"its images are {got}, and must be {want}")
     images = torch.from_numpy(array)
     if images.ndim == 3:
         return images.unsqueeze(1)

@@ -221,6 +221,6 @@ def fc100(paths: Sequence[Path], _: int | None) -> Dataset:
         labels.append(torch.from_numpy(place) + len(classes))
         classes += [str(number) for number in known.tolist()]
     if len(set(classes)) != len(classes):
-        raise UserError(str(paths[0]), "a class in two parts", "FC100's training, validation and test classes differ")
+        raise UserError("FILE", str(paths[0]), "a class is in two parts of it, and FC100's have none in common")
     train, test = fifth_out(Samples.of(torch.cat(images).contiguous(), torch.cat(labels)))
     return Dataset.of("fc100", train, test, classes)

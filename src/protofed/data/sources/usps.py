@@ -52,7 +52,9 @@ def usps_h5(paths: Sequence[Path], _: int | None) -> Dataset:
     try:
         import h5py
     except ImportError:
-        raise UserError(str(paths[0]), "HDF5", "it is read with h5py: pip install 'protofed[h5]'") from None
+        raise UserError(
+            "FILE", str(paths[0]), "it is HDF5, which is read with h5py", hint="pip install 'protofed[h5]'"
+        ) from None
     parts = []
     try:
         with h5py.File(paths[0]) as file:

@@ -128,7 +128,7 @@ def _profile(path: Path) -> dict[str, dict[str, dict[str, float]]]:
     form = dict[str, dict[str, float]]
     sections: Any = values.get("sections", {}) if isinstance(values, dict) else None
     if not fits(sections, form):
-        raise UserError(str(path), sections, f"its sections must be {form}")
+        raise UserError("FILE", str(path), f"its sections must be {form}")
     return {"sections": sections}
 
 

@@ -142,7 +142,7 @@ def variant_names(paper: str) -> list[str]:
 def find_target(name: str, variant: str | None = None) -> Target:
     """A table or figure with the paper's protocol, or with a named reduction of it."""
     if name not in target_names():
-        raise unknown("TABLE", name, target_names())
+        raise unknown("TABLE", name, target_names(), see="protofed reproduce --list")
     stem, _, key = name.partition("/")
     if variant is not None and variant not in variant_names(stem):
         raise unknown("--variant", variant, variant_names(stem))
