@@ -164,7 +164,8 @@ class Engine(ABC):
         members = [group.members[row] for row in rows]
         clock = Clock(0, self.experiment.rounds, tuple(members), self.federation.total, self.experiment.seed)
         received = self.receive(members, self.initial_broadcast())
-        turns = self._turns(group, rows, [received[member] for member in members], clock)
+        sent = [received[member] for member in members]
+        turns = self._prepared(group, rows, self._turns(group, rows, sent, clock), sent[0])
         batches = self.schedule(group, rows, clock).head(steps)
         began = time.perf_counter()
         _, _, losses = self.train(group, rows, turns, batches)
