@@ -34,13 +34,21 @@ OTHER: dict[str, Any] = {
     **{"episode_ways": 2, "episode_shots": 1, "episodes": 60},
     **{"checkpoint_every": 5, "width": 3, "threads": 2, "deterministic": True, "eval_every": 4},
 }
-"""A value for every field that is not its default."""
+"""A value for every field that is not its default, but for those that exclude another."""
+EXCLUSIVE = {"steps": ("epochs", 20), "optimiser": ("momentum", "adam")}
+"""What goes with the default of another field alone."""
 
 
 def test_every_field_survives_yaml(tmp_path: Path) -> None:
-    assert set(OTHER) == set(FIELDS)
-    experiment = Experiment(**OTHER)
-    assert all(value != FIELDS[name].default for name, value in dataclasses.asdict(experiment).items())
+    assert {*OTHER, *EXCLUSIVE} == set(FIELDS)
+    assert all(value != FIELDS[name].default for name, value in OTHER.items())
+    instead = {name: value for name, (_, value) in EXCLUSIVE.items()}
+    instead |= {other: FIELDS[other].default for other, _ in EXCLUSIVE.values()}
+    for values in (OTHER, OTHER | instead):
+        _assert_survives(Experiment(**values), tmp_path)
+
+
+def _assert_survives(experiment: Experiment, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
     assert Experiment.from_mapping(read_yaml(tmp_path / "config.yaml")) == experiment
 
@@ -69,7 +77,7 @@ def test_the_machines_options_are_those_that_change_no_result() -> None:
 
 EDGES: list[tuple[str, float, float, str]] = [
     *((name, 1, 0, "1 or more") for name in ("min_size", "ways", "shots", "test_shots", "long_tail", "clients")),
-    *((name, 1, 0, "1 or more") for name in ("rounds", "epochs", "batch_size", "episode_shots", "eval_every")),
+    *((name, 1, 0, "1 or more") for name in ("rounds", "epochs", "steps", "batch_size", "episode_shots", "eval_every")),
     *((name, 1, 0, "1 or more") for name in ("checkpoint_every", "width", "threads")),
     *((name, 1e-300, 0, "above 0") for name in ("alpha", "lr", "lr_decay", "clip", "epsilon", "time_budget")),
     *((name, 0, -1, "0 or more") for name in ("momentum", "weight_decay", "half_width", "novel", "seed")),
@@ -104,6 +112,11 @@ def test_every_bounded_option_is_tried() -> None:
     [
         ({"drift_round": 1, "drift": "sudden"}, "--drift-round: 1 is not usable; from 2 to --rounds: one before it"),
         ({"drift_round": 61, "drift": "sudden"}, "--drift-round: 61 is not usable; from 2 to --rounds: one before it"),
+        ({"steps": 5, "epochs": 2}, "--steps: 5 is not usable; give either it or --epochs, which is 2"),
+        (
+            {"optimiser": "adam", "momentum": 0.9},
+            "--momentum: 0.9 is not usable; it is for --optimiser sgd, not adam",
+        ),
         ({"drift_round": 2}, "--drift-round: 2 is not usable; it is the round of --drift sudden"),
         ({"clip": 1.0}, "--clip: 1.0 is not usable; it is for --privacy client or --privacy example"),
         ({"delta": 0.1}, "--delta: 0.1 is not usable; it is for --privacy client or --privacy example"),

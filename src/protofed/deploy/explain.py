@@ -40,7 +40,7 @@ def explained(folder: Path, number: int, data: str | None, experiment: Experimen
 def _check_turn(owner: Owner, experiment: Experiment) -> None:
     """Refuse what is known from the data and from what the method sends."""
     here = federation_here(experiment, owner, owner.data_dir)
-    owner.check_samples(len(here.clients[0].train))
+    owner.check_samples(len(here.clients[0].train), experiment)
     local = replace(experiment, engine="sequential", width=None, device="cpu", secure=False, data_dir=owner.data_dir)
     setup = prepare(replace(local, public=owner.public or experiment.public), federation=here)
     upload = setup.method.upload(made_up(setup.engine.groups[0], len(here.classes)))

@@ -37,7 +37,8 @@ def make_engine(
         return kind(dataclasses.replace(experiment, width=width), method, federation, groups, device, public)
 
     def rehearsing(kind: type[Engine], small: Federation, groups: Sequence[Group]) -> Engine:
-        return kind(dataclasses.replace(experiment, width=None, epochs=1), method, small, groups, device, public)
+        short = dataclasses.replace(experiment, width=None, epochs=1, steps=None)
+        return kind(short, method, small, groups, device, public)
 
     if experiment.engine not in ENGINES:
         raise UserError("--engine", experiment.engine, "it is for a single `protofed run`")
