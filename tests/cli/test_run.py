@@ -208,3 +208,8 @@ def test_a_diverging_loss_names_client_round_and_step(tmp_path: Path, engine: st
     assert line.startswith("error: ")
     assert all(word in line for word in ("client 0", "round 1", "step "))
     assert not (tmp_path / "run/result.json").exists()
+
+
+def test_a_note_is_printed_beside_the_table(tmp_path: Path) -> None:
+    asked = succeed(tmp_path, "run", *TINY, "--method", "dp-fedcl", "--set", "eps=2.0", "--quiet")
+    assert "note: the clustering of dp-fedcl found one prototype" in asked.out

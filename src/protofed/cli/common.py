@@ -263,6 +263,8 @@ def show(outcome: Result | Finding, folder: Path, as_json: bool) -> None:
         console().print(result_table(outcome))
         if outcome.drift:
             console().print(drift_table(outcome.drift))
+        for note in outcome.notes():
+            print(f"note: {note}")
         print(f"run folder: {folder}")
     else:
         console().print(outcome_table(outcome))

@@ -65,6 +65,10 @@ class FedPLCC(FedAvg):
         """Eq. 9: FINCH*; a cluster's weight is its number of samples."""
         return {"local": finch(trained.features, trained.labels, trained.classes)}
 
+    def clusters_features(self) -> bool:
+        """As many as FINCH finds."""
+        return True
+
     def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
         """Eq. 10: average the weights; FINCH* adds up the weights of a cluster; the loss divides by the class's sum."""
         averaged = super().aggregate(uploads, previous, clock)

@@ -53,6 +53,10 @@ class FedPLVM(FedAvg):
         """The means of each class's FINCH clusters."""
         return {"local": finch(trained.features, trained.labels, trained.classes)}
 
+    def clusters_features(self) -> bool:
+        """As many as FINCH finds."""
+        return True
+
     def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
         """Average the weights; cluster each class's prototypes, whoever sent them, by FINCH again."""
         averaged = super().aggregate(uploads, previous, clock)

@@ -106,7 +106,7 @@ class Comparison:
     folder: str | None = None
 
     def notes(self) -> list[str]:
-        """List what makes the methods unequal: rounds, bytes and budgets."""
+        """List what makes the methods unequal: rounds, bytes and budgets, and what runs have to say."""
         notes = []
         rounds = {row.method: sorted(set(row.rounds)) for row in self.rows}
         if len({tuple(found) for found in rounds.values()}) > 1:
@@ -120,7 +120,7 @@ class Comparison:
             early = [f"{run.method} seed {run.seed} ({run.rounds})" for run in self.results if run.stopped == limit]
             if early:
                 notes.append(f"the {limit} cut rounds short: {', '.join(early)}")
-        return notes
+        return [*notes, *dict.fromkeys(note for run in self.results for note in run.notes())]
 
     def to_json(self) -> str:
         """Return the text of compare.json."""
