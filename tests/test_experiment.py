@@ -111,7 +111,10 @@ def test_every_bounded_option_is_tried() -> None:
     ("values", "said"),
     [
         ({"drift_round": 1, "drift": "sudden"}, "--drift-round: 1 is not usable; from 2 to --rounds: one before it"),
-        ({"drift_round": 61, "drift": "sudden"}, "--drift-round: 61 is not usable; from 2 to --rounds: one before it"),
+        (
+            {"drift_round": 101, "drift": "sudden"},
+            "--drift-round: 101 is not usable; from 2 to --rounds: one before it",
+        ),
         ({"steps": 5, "epochs": 2}, "--steps: 5 is not usable; give either it or --epochs, which is 2"),
         (
             {"optimiser": "adam", "momentum": 0.9},

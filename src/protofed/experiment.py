@@ -152,7 +152,7 @@ class Experiment:
     delta: float = _option(1e-5, "Chance with which --epsilon may not hold (--privacy).", "trust", above=0, below=1)
     min_count: int = _option(0, "Prototypes of fewer samples never leave a client.", "trust", at_least=0)
     secure: bool = _option(False, "Secure aggregation: the server learns only sums (over a network).", "trust")
-    rounds: int = _option(60, "Communication rounds.", "training", at_least=1)
+    rounds: int = _option(100, "Communication rounds.", "training", at_least=1)
     epochs: int = _option(1, "Local epochs in a round.", "training", at_least=1)
     steps: int | None = _option(
         None, "Local steps (batches) in a round in place of epochs, as many for every client.", "training", at_least=1
