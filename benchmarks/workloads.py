@@ -403,7 +403,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Round(
         "fedplcc",
         "FedPLCC, FINCH on both sides",
-        dataclasses.replace(RESNET, method="fedplcc", epochs=10, precision="tf32"),
+        dataclasses.replace(RESNET, method="fedplcc", params={"lambda1": 100.0}, epochs=10, precision="tf32"),
         300,
         target="450 ms",
         on_cpu={"images": 32, "batch_size": 16, "epochs": 1},

@@ -34,13 +34,21 @@ OTHER: dict[str, Any] = {
     **{"episode_ways": 2, "episode_shots": 1, "episodes": 60},
     **{"checkpoint_every": 5, "width": 3, "threads": 2, "deterministic": True, "eval_every": 4, "patience": 6},
 }
-"""A value for every field that is not its default."""
+"""A value for every field that is not its default, but for those that exclude another."""
+EXCLUSIVE = {"steps": ("epochs", 20), "optimiser": ("momentum", "adam")}
+"""What goes with the default of another field alone."""
 
 
 def test_every_field_survives_yaml(tmp_path: Path) -> None:
-    assert set(OTHER) == set(FIELDS)
-    experiment = Experiment(**OTHER)
-    assert all(value != FIELDS[name].default for name, value in dataclasses.asdict(experiment).items())
+    assert {*OTHER, *EXCLUSIVE} == set(FIELDS)
+    assert all(value != FIELDS[name].default for name, value in OTHER.items())
+    instead = {name: value for name, (_, value) in EXCLUSIVE.items()}
+    instead |= {other: FIELDS[other].default for other, _ in EXCLUSIVE.values()}
+    for values in (OTHER, OTHER | instead):
+        _assert_survives(Experiment(**values), tmp_path)
+
+
+def _assert_survives(experiment: Experiment, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
     assert Experiment.from_mapping(read_yaml(tmp_path / "config.yaml")) == experiment
 
@@ -71,7 +79,7 @@ EDGES: list[tuple[str, float, float, str]] = [
     *((name, 1, 0, "1 or more") for name in ("min_size", "ways", "shots", "test_shots", "long_tail", "clients")),
     *(
         (name, 1, 0, "1 or more")
-        for name in ("rounds", "epochs", "batch_size", "episode_shots", "eval_every", "patience")
+        for name in ("rounds", "epochs", "steps", "batch_size", "episode_shots", "eval_every", "patience")
     ),
     *((name, 1, 0, "1 or more") for name in ("checkpoint_every", "width", "threads")),
     *((name, 1e-300, 0, "above 0") for name in ("alpha", "lr", "lr_decay", "clip", "epsilon", "time_budget")),
@@ -110,13 +118,18 @@ def test_every_bounded_option_is_tried() -> None:
             "invalid value '1' for --drift-round: it must be from 2 to --rounds: one before it",
         ),
         (
-            {"drift_round": 61, "drift": "sudden"},
-            "invalid value '61' for --drift-round: it must be from 2 to --rounds: one before it",
+            {"drift_round": 101, "drift": "sudden"},
+            "invalid value '101' for --drift-round: it must be from 2 to --rounds: one before it",
         ),
         ({"drift_round": 2}, "invalid value '2' for --drift-round: it is the round of --drift sudden"),
         ({"clip": 1.0}, "invalid value '1.0' for --clip: it is for --privacy client or --privacy example"),
         ({"delta": 0.1}, "invalid value '0.1' for --delta: it is for --privacy client or --privacy example"),
         ({"privacy": "client", "noise": 1.0}, "invalid value '1.0' for --noise: without --clip no noise is enough"),
+        ({"steps": 5, "epochs": 2}, "invalid value '5' for --steps: give either it or --epochs, which is 2"),
+        (
+            {"optimiser": "adam", "momentum": 0.9},
+            "invalid value '0.9' for --momentum: it is for --optimiser sgd, not adam",
+        ),
         (
             {"privacy": "client", "clip": 1.0, "epsilon": 1.0},
             "invalid value '1.0' for --epsilon: without --noise no budget is enough",

@@ -20,7 +20,7 @@ from protofed.methods.base import Method
 from protofed.models import ModelSpec, named_model
 from protofed.report.plots import plot
 from protofed.runs.folder import RunFolder
-from protofed.runs.progress import Asking, OnRound, Progress, progress
+from protofed.runs.progress import Asking, CallbackError, OnRound, Progress, progress
 from protofed.runs.result import Result
 from protofed.runs.run import new_run
 from protofed.studies.comparison import Comparison, ComparisonStudy
@@ -310,6 +310,8 @@ def _shown(quiet: bool, runs: int, on_round: OnRound | None) -> Iterator[Progres
     shown = progress(quiet, runs)
     try:
         yield shown if on_round is None else Asking(shown, on_round)
+    except CallbackError as error:
+        raise error.__cause__ or error from None  # as the caller's function raised it
     finally:
         shown.end()
 

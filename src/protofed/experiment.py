@@ -154,13 +154,19 @@ class Experiment:
     delta: float = _option(1e-5, "Chance with which --epsilon may not hold (--privacy).", "trust", above=0, below=1)
     min_count: int = _option(0, "Prototypes of fewer samples never leave a client.", "trust", at_least=0)
     secure: bool = _option(False, "Secure aggregation: the server learns only sums (over a network).", "trust")
-    rounds: int = _option(60, "Communication rounds.", "training", at_least=1)
+    rounds: int = _option(100, "Communication rounds.", "training", at_least=1)
     epochs: int = _option(1, "Local epochs in a round.", "training", at_least=1)
+    steps: int | None = _option(
+        None, "Local steps (batches) in a round in place of epochs, as many for every client.", "training", at_least=1
+    )
     batch_size: int = _option(32, "Local batch size.", "training", at_least=1)
-    lr: float = _option(0.01, "Learning rate of local SGD.", "training", above=0)
+    optimiser: Literal["sgd", "adam", "adamw"] = _option(
+        "sgd", "Local optimiser; a method whose paper has another takes that in place of sgd.", "training"
+    )
+    lr: float = _option(0.01, "Learning rate of local training.", "training", above=0)
     lr_decay: float = _option(1.0, "Factor on the learning rate after each round.", "training", above=0)
-    momentum: float = _option(0.5, "Momentum of local SGD.", "training", at_least=0)
-    weight_decay: float = _option(0.0, "Weight decay of local SGD.", "training", at_least=0)
+    momentum: float = _option(0.5, "Momentum of local SGD (--optimiser sgd).", "training", at_least=0)
+    weight_decay: float = _option(0.0, "Weight decay of local training.", "training", at_least=0)
     seed: int = _option(0, "Seed of splits, initial weights, batches, dropout and clustering.", "training", at_least=0)
     engine: Literal["auto", "sequential", "stacked", "flower-sim"] = _option(
         "auto", "How clients are trained; all give the same results.", "machine"
@@ -201,6 +207,10 @@ class Experiment:
                 "drift_round", 2 <= self.drift_round <= self.rounds, "it must be from 2 to --rounds: one before it"
             )
             self._require("drift_round", self.drift == "sudden", "it is the round of --drift sudden")
+        either = self.steps is None or self.epochs == Experiment.epochs
+        self._require("steps", either, f"give either it or --epochs, which is {self.epochs}")
+        usual = self.momentum == Experiment.momentum
+        self._require("momentum", usual or self.optimiser == "sgd", f"it is for --optimiser sgd, not {self.optimiser}")
         if self.privacy == "none":
             for name in ("clip", "noise", "epsilon", "delta"):
                 unset = getattr(self, name) == getattr(Experiment, name)
@@ -278,7 +288,9 @@ class Options(TypedDict, total=False):
     secure: bool
     rounds: int
     epochs: int
+    steps: int | None
     batch_size: int
+    optimiser: Literal["sgd", "adam", "adamw"]
     lr: float
     lr_decay: float
     momentum: float

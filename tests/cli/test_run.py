@@ -233,6 +233,11 @@ def test_a_split_of_ones_own_is_a_function_in_a_file(tmp_path: Path) -> None:
 def test_patience_without_validation_data_leaves_no_folder(tmp_path: Path) -> None:
     outcome = invoke(tmp_path, "run", *TINY, "--patience", "2", "--out", "run")
     assert outcome.code == 2
-    assert "--patience: 2 is not usable; it needs validation data" in outcome.err
+    assert "invalid value '2' for --patience: it needs validation data" in outcome.err
     assert not (tmp_path / "run").exists()
     succeed(tmp_path, "run", *TINY, "--patience", "1", "--val-fraction", "0.1", "--out", "run", "--quiet")
+
+
+def test_a_note_is_printed_beside_the_table(tmp_path: Path) -> None:
+    asked = succeed(tmp_path, "run", *TINY, "--method", "dp-fedcl", "--set", "eps=2.0", "--quiet")
+    assert "note: the clustering of dp-fedcl found one prototype" in asked.out

@@ -137,6 +137,7 @@ def test_who_takes_part_may_change(tmp_path: Path) -> None:
         ({"batch_size": 1}, {}, "batch_size 1: it must be 8 or more"),
         ({"batch_size": 16}, {"min_batch": 17}, "batch_size 16: it must be 17 or more"),
         ({"epochs": 101}, {}, "101 epochs: 100 are allowed"),
+        ({"steps": 90}, {"max_epochs": 2}, "90 steps: 2 epochs are allowed"),
         ({}, {"min_count": 5}, "min_count 0: it must be 5 or more"),
         ({}, {"methods": ["fedavg"]}, "method fedproto: fedavg may be run"),
         ({}, {"secure": "required"}, "no secure aggregation: it is required"),

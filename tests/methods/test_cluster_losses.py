@@ -43,24 +43,30 @@ def counted_once(clusters: slow.Clusters) -> slow.Clusters:
 
 # Each variant beside its equations.
 VARIANTS: dict[str, tuple[Method, Slow]] = {
-    "fpl": (FPL(), lambda z, y, ce, g: fpl(z, y, ce, g, 0.02)),
-    "fpl sum": (FPL(pull="sum", temperature=0.5), lambda z, y, ce, g: fpl(z, y, ce, g, 0.5, total=True)),
-    "fedplvm": (FedPLVM(), lambda z, y, ce, g: fedplvm(z, y, ce, g, 100, 0.07, 0.25)),
+    "fpl": (FPL(contrast_weight=1.0), lambda z, y, ce, g: fpl(z, y, ce, g, 0.02)),
+    "fpl sum": (
+        FPL(pull="sum", contrast_weight=1.0, temperature=0.5),
+        lambda z, y, ce, g: fpl(z, y, ce, g, 0.5, total=True),
+    ),
+    "fedplvm": (FedPLVM(lam=100.0), lambda z, y, ce, g: fedplvm(z, y, ce, g, 100, 0.07, 0.25)),
     "fedplvm plain cosine": (
         FedPLVM(lam=2.0, alpha=1.0, temperature=0.3),
         lambda z, y, ce, g: fedplvm(z, y, ce, g, 2, 0.3, 1),
     ),
-    "fedplcc": (FedPLCC(), lambda z, y, ce, g: fedplcc(z, y, ce, g, 100, 1000, 0.07, 0.5, Fraction(1, 2), True)),
+    "fedplcc": (
+        FedPLCC(lambda1=100.0),
+        lambda z, y, ce, g: fedplcc(z, y, ce, g, 100, 1000, 0.07, 0.5, Fraction(1, 2), True),
+    ),
     "fedplcc all pull": (
         FedPLCC(lambda1=3.0, ratio=2.0, phi=1.0, temperature=0.055),
         lambda z, y, ce, g: fedplcc(z, y, ce, g, 3, 6, 0.055, 0.5, Fraction(1), True),
     ),
     "fedplcc weights 1": (
-        FedPLCC(cluster_weights="one"),
+        FedPLCC(lambda1=100.0, cluster_weights="one"),
         lambda z, y, ce, g: fedplcc(z, y, ce, g, 100, 1000, 0.07, 0.5, Fraction(1, 2), False),
     ),
     "fedplcc equal weights": (
-        FedPLCC(cluster_weights="equal"),
+        FedPLCC(lambda1=100.0, cluster_weights="equal"),
         lambda z, y, ce, g: fedplcc(z, y, ce, counted_once(g), 100, 1000, 0.07, 0.5, Fraction(1, 2), True),
     ),
     "fedplcc no contrast": (
@@ -68,7 +74,7 @@ VARIANTS: dict[str, tuple[Method, Slow]] = {
         lambda z, y, ce, g: ce + 1000 * attraction(z, y, g, 0.5, Fraction(1, 2), True),
     ),
     "fedplcc no correction": (
-        FedPLCC(ratio=0.0),
+        FedPLCC(lambda1=100.0, ratio=0.0),
         lambda z, y, ce, g: ce + 100 * slow.contrast(z, y, g, 0.07, 0.5, True),
     ),
     "fedplcc neither": (FedPLCC(lambda1=0.0), lambda *given: given[2]),

@@ -35,7 +35,7 @@ def test_fpl_with_one_cluster_a_class_contrasts_as_fedproc(seed: int, tau: float
     z, y = random_features(5, DIM, seed=seed), random_labels(5, classes=CLASSES, seed=seed).clamp(min=0)
     known = random_prototypes(CLASSES, 1, DIM, seed=seed, empty=0)
     ce = torch.tensor(9.0, dtype=torch.float64).log()
-    fpl = loss_of(FPL(temperature=tau, pull_weight=0.0), z, y, known) - ce
+    fpl = loss_of(FPL(temperature=tau, contrast_weight=1.0, pull_weight=0.0), z, y, known) - ce
     assert_close(loss_of(FedProc(temperature=tau), z, y, known, Clock(0, 5)), fpl)
     assert tau < 0.5 or bool((fpl > 0.01).all())
 
@@ -64,7 +64,7 @@ def test_engines_agree_to_rounding(name: str) -> None:
 
 def test_the_whole_run_is_a_plain_loop() -> None:
     cluster_runs.assert_the_whole_run_is_a_plain_loop(
-        FPL(), lambda z, y, ce, g, _: fpl(z, y, ce, g, 0.02), cluster_runs.means_of_the_last_epoch
+        FPL(contrast_weight=1.0), lambda z, y, ce, g, _: fpl(z, y, ce, g, 0.02), cluster_runs.means_of_the_last_epoch
     )
 
 

@@ -20,7 +20,6 @@ FOR_ALL = {"base", "convergence"}
 ELSEWHERE = {
     ("experiment.py", "mp-fedcl"),  # the default of a run
     ("evaluation/snapshot.py", "local"),  # prototypes of a client's own, in the file's form
-    ("deploy/federation.py", "local"),  # the name of a certificate for this machine
 }
 """Where a method's name may stand, or is a word for something else."""
 

@@ -13,7 +13,9 @@ from protofed.errors import UserError
 from protofed.report.terminal import size
 from protofed.runs.result import Accuracy, Result, common_score, summarise
 from protofed.server.round import Round
+from protofed.studies.comparison import Comparison
 from tests.support.made_rounds import a_round
+from tests.support.nets import Noisy, Norm, play
 
 RESULT = Result(
     *("fedavg", "digits", "iid", 2, 3, 0, "sequential", "cpu", "mlp", {"k": 1}, [10], 40, "own/own/head"),
@@ -118,3 +120,45 @@ HEAD, NEAREST, GLOBAL = "own/own/head", "own/all/nearest", "global/all/head"
 )
 def test_methods_are_compared_by_an_accuracy_that_all_have(methods: list[tuple[str, list[str]]], score: str) -> None:
     assert common_score(methods) == score
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "most"),
+    [
+        ("dp-fedcl", {"eps": 2.0}, 1),  # no two unit vectors are further apart
+        ("dp-fedcl", {"eps": 0.05, "min_samples": 2}, None),
+        ("mp-fedcl", {}, 2),
+        ("mp-fedcl", {"k": 1}, 0),
+        ("fedplvm", {}, None),
+        ("fedproto", {}, 0),
+    ],
+)
+def test_a_clustering_that_finds_one_prototype_everywhere_is_noted(
+    method: str, params: dict[str, Any], most: int | None
+) -> None:
+    """0 stands for a method whose clients look for one only, None for any number above 1."""
+    run = play(method, params, rounds=2, model=Noisy)
+    result = run.result(None)
+    told = [played.most_clusters for played in run.history]
+    if most == 0:
+        assert result.most_clusters is None
+        assert told == [None, None]
+    else:
+        assert result.most_clusters == max(told)  # type: ignore[type-var]
+        assert result.most_clusters == most if most else result.most_clusters > 1  # type: ignore[operator]
+    noted = [f"the clustering of {method} found one prototype per class at every client in every round"]
+    assert result.notes() == (noted if most == 1 else [])
+    assert ('"most_clusters"' in result.to_json()) == (most != 0)
+
+
+def test_one_round_with_more_is_enough_not_to_be_noted() -> None:
+    run = play("dp-fedcl", {"eps": 2.0}, rounds=2, model=Norm)
+    run.history[0] = replace(run.history[0], most_clusters=3)
+    assert run.result(None).most_clusters == 3
+    assert not run.result(None).notes()
+
+
+def test_a_comparison_passes_notes_on_once() -> None:
+    run = play("dp-fedcl", {"eps": 2.0}, rounds=1, model=Norm).result(None)
+    found = Comparison([run, replace(run, seed=1)], []).notes()
+    assert found == run.notes()

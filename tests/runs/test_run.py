@@ -227,7 +227,7 @@ def test_patience_counts_the_evaluations_that_are_due() -> None:
 
 
 def test_patience_needs_validation_data() -> None:
-    with pytest.raises(UserError, match="--patience: 3 is not usable; it needs validation data"):
+    with pytest.raises(UserError, match="invalid value '3' for --patience: it needs validation data"):
         new_run(experiment(patience=3))
 
 

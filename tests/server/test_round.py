@@ -37,6 +37,7 @@ def rounds(draw: st.DrawFn) -> Round:
         suspected=draw(st.none() | members),
         epsilon=draw(st.none() | st.just(math.inf) | st.floats(0, 1e6)),
         tested=draw(st.none() | members),
+        most_clusters=draw(st.none() | st.integers(0, 99)),
         backdoor=draw(st.none() | st.floats(0, 100)),
         prototypes={"global": {"each": [1, 2], "padded": 0.5, "drift": draw(st.none() | numbers)}},
     )

@@ -276,6 +276,8 @@ def show(outcome: Result | Finding, folder: Path, as_json: bool) -> None:
         result_table(outcome).print()
         if outcome.drift:
             drift_table(outcome.drift).print()
+        for note in outcome.notes():
+            print(f"note: {note}")
         print(f"run folder: {folder}")
     else:
         outcome_table(outcome).print()

@@ -168,7 +168,7 @@ class WarmClient:
         """This client's part: all of its own data, or its share of a dataset that the experiment divides."""
         if self._here is None or self._here[0] != run:
             found = federation_here(experiment, self.owner)
-            self.owner.check_samples(len(found.clients[0].train))
+            self.owner.check_samples(len(found.clients[0].train), experiment)
             self._here = run, found
         return self._here[1]
 

@@ -39,7 +39,7 @@ def explained(folder: Path, number: int, data: str | None, experiment: Experimen
 def _check_turn(owner: Owner, experiment: Experiment) -> None:
     """Refuse what is known from the data and from what the method sends."""
     here = federation_here(experiment, owner)
-    owner.check_samples(len(here.clients[0].train))
+    owner.check_samples(len(here.clients[0].train), experiment)
     setup = prepare(experiment_here(experiment, owner), federation=here)
     owner.check_epochs(sum(phase.epochs for phase in setup.method.phases(experiment.epochs)))
     upload = setup.method.upload(made_up(setup.engine.groups[0], len(here.classes)))

@@ -135,10 +135,13 @@ class Owner:
         if number > self.max_epochs:
             raise RefusedError(f"{number} epochs: {self.max_epochs} are allowed")
 
-    def check_samples(self, number: int) -> None:
-        """Refuse to train on few samples; how many there are is not said."""
+    def check_samples(self, number: int, experiment: Experiment) -> None:
+        """Refuse to train on few samples, or too often on them; how many there are is not said."""
         if number < self.min_samples:
             raise RefusedError(f"it would train on fewer than {self.min_samples} samples")
+        batches = -(-number // experiment.batch_size)
+        if experiment.steps is not None and experiment.steps > self.max_epochs * batches:
+            raise RefusedError(f"{experiment.steps} steps: {self.max_epochs} epochs are allowed")
 
     def check_size(self, number: int) -> None:
         """Refuse messages that are too large, in or out."""

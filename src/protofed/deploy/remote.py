@@ -125,7 +125,8 @@ class Remote(Clients):
 
     def declared(self, who: Sequence[int]) -> list[int]:
         """By what they said when they came."""
-        return [self.engine.counted * self.clients.known[member].samples for member in who]
+        sizes = [self.clients.known[member].samples for member in who]
+        return [times * size for times, size in zip(self.engine.counted(sizes), sizes, strict=True)]
 
     def _needed(self, who: Sequence[int]) -> int:
         """How many of a round's clients must answer."""

@@ -35,8 +35,6 @@ Option = tuple[type[Engine], int | None]
 
 def fastest(experiment: Experiment, groups: Sequence[Group], device: torch.device, make: Make) -> tuple[Engine, str]:
     """The fastest engine for the largest group of clients, and why it was taken."""
-    if experiment.hides_examples:
-        return make(Sequential, None), "--privacy example needs it"
     group = max(groups, key=lambda group: len(group.members))
     clients = max(1, round(experiment.participation * len(group.members)))
     options = _options(device)

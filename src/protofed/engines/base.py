@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from protofed.data.federation import Federation
-from protofed.engines.batches import Losses, Schedule, schedule, steps_in_epoch
+from protofed.engines.batches import Losses, Samples, Schedule, schedule, steps_in_epoch
 from protofed.engines.client_group import Group, Personal, State, Turns
 from protofed.engines.distributed import ALONE, Ranks
 from protofed.errors import DivergedError, UserError
@@ -21,6 +21,7 @@ from protofed.experiment import Experiment
 from protofed.internal.profiling import section
 from protofed.messages import Broadcast, Traffic, Upload
 from protofed.methods.base import Batch, Clock, Method, Phase, Trained, Turn
+from protofed.methods.optimisers import OPTIMISERS
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes
 from protofed.randomness import generator, key
@@ -148,23 +149,32 @@ class Engine(ABC):
 
     def guarded(self, upload: Upload, group: Group, rows: Sequence[int], trained: Trained, clock: Clock) -> Upload:  # noqa: ARG002
         """What of it leaves the clients: no prototype that stands for too few samples."""
-        return enough(upload, self.counted * self.experiment.min_count) if self.experiment.min_count else upload
+        least = self.experiment.min_count
+        times = self.counted([group.sizes[row] for row in rows])
+        return enough(upload, [least * number for number in times]) if least else upload
 
-    @property
-    def counted(self) -> int:
-        """How often prototypes count a sample."""
-        return self._epochs() if self.method.collect == "all-epochs" else 1
+    def counted(self, sizes: Sequence[int]) -> list[int]:
+        """How often at most prototypes of clients with so many samples count one of them."""
+        if self.method.collect not in ("last-epoch", "all-epochs"):
+            return [1] * len(sizes)
+        batches, _ = steps_in_epoch(np.array(sizes), self.experiment.batch_size)
+        ends = self.steps(sizes)
+        begins = ends - ends // self._epochs() if self.method.collect == "last-epoch" else np.zeros_like(ends)
+        passes: list[int] = (-(-ends // batches) - begins // batches).tolist()  # over the samples, that steps touch
+        return passes
 
     def declared(self, who: Sequence[int]) -> list[int]:
         """The most samples that prototypes of these clients may count: what they have said that they train on."""
-        return [self.counted * len(self.federation.members[member].train) for member in who]
+        sizes = [len(self.federation.members[member].train) for member in who]
+        return [times * size for times, size in zip(self.counted(sizes), sizes, strict=True)]
 
     def trial(self, group: Group, rows: Sequence[int], steps: int) -> float:
         """Seconds that the first steps of some clients take, for each of them and each step; nothing is kept."""
         members = [group.members[row] for row in rows]
         clock = Clock(0, self.experiment.rounds, tuple(members), self.federation.total, self.experiment.seed)
         received = self.receive(members, self.initial_broadcast())
-        turns = self._turns(group, rows, [received[member] for member in members], clock)
+        sent = [received[member] for member in members]
+        turns = self._prepared(group, rows, self._turns(group, rows, sent, clock), sent[0])
         batches = self.schedule(group, rows, clock).head(steps)
         began = time.perf_counter()
         _, _, losses = self.train(group, rows, turns, batches)
@@ -179,12 +189,13 @@ class Engine(ABC):
     def schedule(self, group: Group, rows: Sequence[int], clock: Clock) -> Schedule:
         """The batches of some clients in one round."""
         draws = [generator(self.experiment.seed, "batches", group.members[row], clock.round) for row in rows]
-        return schedule([group.sizes[row] for row in rows], self.experiment.batch_size, self._epochs(), draws)
+        sizes, experiment = [group.sizes[row] for row in rows], self.experiment
+        return schedule(sizes, experiment.batch_size, self._epochs(), draws, experiment.steps)
 
-    def steps(self, size: int) -> int:
-        """Steps of a turn of a client with so many samples."""
-        each, _ = steps_in_epoch(np.array([size]), self.experiment.batch_size)
-        return int(each[0]) * self._epochs()
+    def steps(self, sizes: Sequence[int]) -> Samples:
+        """[clients]: steps of a turn of clients with so many samples."""
+        each, _ = steps_in_epoch(np.array(sizes), self.experiment.batch_size)
+        return (each if self.experiment.steps is None else np.full_like(each, self.experiment.steps)) * self._epochs()
 
     def _epochs(self) -> int:
         """Of a turn."""
@@ -217,7 +228,10 @@ class Engine(ABC):
         return self.experiment.lr * self.experiment.lr_decay**clock.round
 
     def optimiser(self, parameters: Iterable[Tensor], rate: float) -> torch.optim.Optimizer:
-        """The method's optimiser."""
+        """The method's optimiser, unless the experiment names another than SGD."""
+        if self.experiment.optimiser in OPTIMISERS:
+            kind = OPTIMISERS[self.experiment.optimiser]
+            return kind(parameters, lr=rate, weight_decay=self.experiment.weight_decay, fused=True)
         return self.method.optimiser(parameters, rate, self.experiment.momentum, self.experiment.weight_decay)
 
     def clip(self, gradients: Iterable[Tensor | None]) -> None:
@@ -231,7 +245,7 @@ class Engine(ABC):
             gradient.mul_(scale.view(-1, *(1,) * (gradient.dim() - 1)))
 
     def phases(self) -> Iterator[tuple[Phase, int, int]]:
-        """The method's phases, each with its first epoch and the one after its last."""
+        """The method's phases, each with its first epoch and the one after its last. --steps are an epoch."""
         first = 0
         for phase in self.method.phases(self.experiment.epochs):
             yield phase, first, first + phase.epochs
@@ -280,8 +294,7 @@ class Engine(ABC):
 
     def _mine(self, who: Sequence[int]) -> list[int]:
         """Whom of a round's participants this process trains."""
-        sizes = np.array([len(self.federation.members[member].train) for member in who])
-        steps, _ = steps_in_epoch(sizes, self.experiment.batch_size)
+        steps = self.steps([len(self.federation.members[member].train) for member in who])
         return [who[place] for place in self.ranks.share(steps.tolist())]
 
     def _share(self, group: Group, rows: list[int], upload: Upload, weights: State, losses: Tensor) -> Share:

@@ -18,7 +18,7 @@ class Schedule(NamedTuple):
     """The batches of some clients' turns: rows [clients, steps, width], -1 where there is no sample."""
 
     rows: Tensor
-    each: Tensor  # [clients]: steps in an epoch
+    each: Tensor  # [clients]: steps in an epoch, or the number that every client takes in place of one
     epochs: int
 
     @property
@@ -52,25 +52,32 @@ class Schedule(NamedTuple):
         return part._replace(rows=part.rows.where(part.taken.unsqueeze(-1), -1))
 
 
-def schedule(sizes: Sequence[int], batch_size: int, epochs: int, draws: Sequence[torch.Generator]) -> Schedule:
-    """Shuffled batches for some epochs; a last batch of one sample joins the one before it."""
-    longest = max(sizes)
-    orders = torch.zeros(len(sizes), epochs, longest, dtype=torch.int64)
-    for mine, size, generator in zip(orders, sizes, draws, strict=True):
-        for epoch in mine:
-            torch.randperm(size, generator=generator, out=epoch[:size])
+def schedule(
+    sizes: Sequence[int], batch_size: int, epochs: int, draws: Sequence[torch.Generator], steps: int | None = None
+) -> Schedule:
+    """Shuffled batches for some epochs; a last batch of one sample joins the one before it.
 
+    With `steps` a client takes so many in place of every epoch, from one shuffled pass over its samples into the next.
+    """
     # In numpy, whose operations on small arrays take a fraction of torch's time: a GPU waits for this.
     samples = np.array(sizes)
-    each, joins = steps_in_epoch(samples, batch_size)
+    batches, joins = steps_in_epoch(samples, batch_size)
+    each = batches if steps is None else np.full_like(batches, steps)
+    passes = -(-each * epochs // batches)
+    orders = torch.zeros(len(sizes), int((passes * samples).max()), dtype=torch.int64)
+    for mine, size, number, generator in zip(orders, sizes, passes.tolist(), draws, strict=True):
+        for one in mine[: number * size].view(number, size):
+            torch.randperm(size, generator=generator, out=one)
+
     step = np.arange(each.max() * epochs)
-    number, place = step // each[:, None], step % each[:, None]
+    number, place = step // batches[:, None], step % batches[:, None]
     slot = np.arange(batch_size + joins.any())
-    position = place[..., None] * batch_size + slot  # of a sample in its epoch's order
-    last = joins[:, None] & (place == each[:, None] - 1)
-    real = (position < samples[:, None, None]) & ((slot < batch_size) | last[..., None]) & (number < epochs)[..., None]
-    where = np.where(real, number[..., None] * longest + position, 0).reshape(len(sizes), -1)
-    rows = np.take_along_axis(orders.view(len(sizes), -1).numpy(), where, 1).reshape(position.shape)
+    position = place[..., None] * batch_size + slot  # of a sample in its pass's order
+    last = joins[:, None] & (place == batches[:, None] - 1)
+    taken = step < each[:, None] * epochs
+    real = (position < samples[:, None, None]) & ((slot < batch_size) | last[..., None]) & taken[..., None]
+    where = np.where(real, number[..., None] * samples[:, None, None] + position, 0).reshape(len(sizes), -1)
+    rows = np.take_along_axis(orders.numpy(), where, 1).reshape(position.shape)
     return Schedule(torch.from_numpy(np.where(real, rows, -1)), torch.from_numpy(each), epochs)
 
 

@@ -12,13 +12,15 @@ from protofed.data.federation import Federation
 from protofed.engines.autotune import fastest
 from protofed.engines.base import Engine
 from protofed.engines.client_group import Group
+from protofed.engines.rehearsal import cannot_batch
 from protofed.engines.sequential import Sequential
 from protofed.engines.stacked import Stacked
 from protofed.errors import UserError, misused
 from protofed.experiment import Experiment
 from protofed.methods.base import Method
 
-ENGINES: dict[str, type[Engine]] = {"sequential": Sequential, "stacked": Stacked}
+ENGINES = ("auto", "sequential", "stacked")
+"""Those of one process."""
 
 
 def make_engine(
@@ -34,7 +36,11 @@ def make_engine(
     def make(kind: type[Engine], width: int | None) -> Engine:
         return kind(dataclasses.replace(experiment, width=width), method, federation, groups, device, public)
 
-    if experiment.engine not in ("auto", *ENGINES):
+    def rehearsing(kind: type[Engine], small: Federation, groups: Sequence[Group]) -> Engine:
+        short = dataclasses.replace(experiment, width=None, epochs=1, steps=None)
+        return kind(short, method, small, groups, device, public)
+
+    if experiment.engine not in ENGINES:
         raise UserError("--engine", experiment.engine, "it is for a single `protofed run`")
     if experiment.secure:
         raise misused(
@@ -44,7 +50,14 @@ def make_engine(
         raise UserError(
             "--width", experiment.width, "it is for the stacked engine, and sequential takes one client at a time"
         )
-    if experiment.engine == "auto" and experiment.width is None:
-        return fastest(experiment, groups, device, make)
-    kind = Stacked if experiment.engine == "auto" else ENGINES[experiment.engine]
-    return make(kind, experiment.width), "as asked"
+    if experiment.engine == "sequential":
+        return make(Sequential, None), "as asked"
+    free = experiment.engine == "auto" and experiment.width is None
+    if free and experiment.hides_examples:
+        return make(Sequential, None), "--privacy example needs it"
+    why = None if experiment.width == 1 else cannot_batch(method, federation, groups, rehearsing)
+    if free:
+        return fastest(experiment, groups, device, make) if why is None else (make(Sequential, None), why)
+    if why is not None:
+        raise UserError("--engine", "stacked", why, hint="--engine sequential trains it")
+    return make(Stacked, experiment.width), "as asked"

@@ -99,7 +99,8 @@ class Lane:
         self.turns = self._frozen(turns)
         experiment = engine.experiment
         each, joins = steps_in_epoch(np.array(group.sizes), experiment.batch_size)
-        steps = int(each.max()) * max(last - first for _, first, last in engine.phases())
+        longest = experiment.steps or int(each.max())
+        steps = longest * max(last - first for _, first, last in engine.phases())
         width = experiment.batch_size + int(joins.any())
         steps += 3  # recording takes as many
         self.table = torch.zeros(steps, clients, width + 1, dtype=torch.int64, device=device)

@@ -165,7 +165,7 @@ class ExampleLevel(Privacy):
         noise = self.experiment.noise
         if self.frozen:
             return [Release(noise)]  # the same noisy means every time
-        found = [Release(noise, sampling_rate(self.experiment, size), self.engine.steps(size) * turns)]
+        found = [Release(noise, sampling_rate(self.experiment, size), int(self.engine.steps([size])[0]) * turns)]
         return [*found, Release(noise, times=turns)] if self.means else found
 
     def release(self, uploads: Upload, sent: Broadcast, clock: Clock) -> Upload:  # noqa: ARG002

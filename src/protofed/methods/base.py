@@ -364,6 +364,10 @@ class Method(ABC):
         """Return the prototypes [C, M, D] of the nearest-prototype rule, or None where the method has none."""
         return None
 
+    def clusters_features(self) -> bool:
+        """Say whether clients look for several prototypes of a class; a run in which they find one each says so."""
+        return False
+
     def sets_are_of_clients(self) -> bool:
         """Say whether prototypes [N, C, M, D] of a broadcast belong to the round's N participants, in their order."""
         return True

@@ -36,3 +36,7 @@ class DPFedCL(PrototypePool):
         space = normalize(trained.features, dim=-1)
         eps = quantile_eps(space, trained.labels, trained.classes) if self.neighbourhood == "quantile" else self.eps
         return {"local": dbscan(trained.features, trained.labels, trained.classes, eps, self.min_samples, space=space)}
+
+    def clusters_features(self) -> bool:
+        """As many as DBSCAN finds."""
+        return True

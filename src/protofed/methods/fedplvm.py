@@ -33,7 +33,9 @@ class FedPLVM(FedAvg):
     advice: ClassVar[str] = "try a smaller weight of the contrast, with --set lam, or a smaller --lr"
 
     # Public code: averaging="uniform" where all clients have the same labels, "samples" elsewhere.
-    lam: float = param(100.0, "λ: weight of L_contra + L_corr", at_least=0)
+    # The paper's 100 is for ResNet-10, whose features are long; the gradient of a cosine grows as they get shorter, and
+    # with 100 an MLP or a small CNN diverges. 1 is the largest power of ten with which all of ours finish.
+    lam: float = param(1.0, "λ: weight of L_contra + L_corr; the paper: 100", at_least=0)
     temperature: float = param(0.07, "τ of the contrast", above=0)
     alpha: float = param(0.25, "α: exponent of cosines", above=0)
     collect: Collect = param("eval-pass", COLLECT)
@@ -53,6 +55,10 @@ class FedPLVM(FedAvg):
     def prototypes(self, trained: Trained) -> Mapping[str, Prototypes]:
         """The means of each class's FINCH clusters."""
         return {"local": finch(trained.features, trained.labels, trained.classes)}
+
+    def clusters_features(self) -> bool:
+        """As many as FINCH finds."""
+        return True
 
     def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
         """Average the weights; cluster each class's prototypes, whoever sent them, by FINCH again."""

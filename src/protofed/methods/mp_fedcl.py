@@ -40,6 +40,10 @@ class MPFedCL(PrototypePool):
             )
         }
 
+    def clusters_features(self) -> bool:
+        """K of them."""
+        return self.k > 1
+
     def bounds(self, found: Estimates, used: Used) -> Sequence[Bound]:
         """Corollary 1 and Theorem 2."""
         return pool_bounds(self, found, used)

@@ -18,3 +18,7 @@ def uncompiled(kind: type[Kind]) -> type[Kind]:
 
 SGD = uncompiled(torch.optim.SGD)
 Adam = uncompiled(torch.optim.Adam)
+AdamW = uncompiled(torch.optim.AdamW)
+
+OPTIMISERS: dict[str, type[torch.optim.Adam]] = {"adam": Adam, "adamw": AdamW}
+"""What --optimiser may name in place of the method's own, which is SGD but for a few."""

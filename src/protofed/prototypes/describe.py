@@ -43,6 +43,11 @@ def counted(sets: Mapping[str, Prototypes]) -> dict[str, list[int]]:
     return {name: _filled(found).tolist() for name, found in sets.items()}
 
 
+def most(sets: Mapping[str, Prototypes]) -> int:
+    """The most prototypes of a class that one of the clients has, in sets [N, C, M, D]."""
+    return max((int(found.filled.sum(-1).max()) for found in sets.values() if len(found.counts)), default=0)
+
+
 def _filled(found: Prototypes) -> Tensor:
     """[C]: how many prototypes each class has, of all clients."""
     return found.filled.sum(-1).flatten(0, -2).sum(0) if found.counts.dim() > 2 else found.filled.sum(-1)

@@ -84,6 +84,10 @@ OnRound = Callable[[Round], bool | None]
 """What a user wants called after every round; True ends the run."""
 
 
+class CallbackError(Exception):
+    """A user's function has raised its cause: that ends everything, and is no failure of a run."""
+
+
 class Asking(Progress):
     """Passes on how far runs are, and calls a user's function after every round."""
 
@@ -96,7 +100,14 @@ class Asking(Progress):
 
     def stops(self, played: Round) -> bool:
         """Only True ends a run: a function that returns nothing lets it go on."""
-        return self.on_round(played) is True
+        try:
+            return self.on_round(played) is True
+        except Exception as error:
+            raise CallbackError from error
+
+    def fail(self, failed: FailedRun) -> None:
+        """Likewise."""
+        self.shown.fail(failed)
 
     def finish(self, result: Result, setting: str = "") -> None:
         """Likewise."""

@@ -79,6 +79,7 @@ class Result:
         seconds: how long its rounds took.
         stopped: what ended it: `rounds`, `time budget`, `privacy budget`, `patience` or `callback`.
         accuracy: accuracies by model/test/rule.
+        most_clusters: the most prototypes of a class that a client has sent; None where clients look for one only.
         drift: accuracies before, at and after what clients hold changed; None without drift.
         drawn_anew: tensors that a file of initial weights did not give; None without one.
         encoder: the card of the frozen encoder whose features stood for images; None without one.
@@ -119,6 +120,7 @@ class Result:
     seconds: float
     stopped: str
     accuracy: dict[str, Accuracy]
+    most_clusters: int | None = None
     drift: dict[str, dict[str, float]] | None = None
     drawn_anew: list[str] | None = None
     encoder: dict[str, Any] | None = None
@@ -193,13 +195,19 @@ class Result:
             return None
         return guarantee(self.privacy, self.epsilon, self.delta)
 
+    def notes(self) -> list[str]:
+        """List what a reader of the result should know before comparing it."""
+        if self.most_clusters != 1:
+            return []
+        return [f"the clustering of {self.method} found one prototype per class at every client in every round"]
+
     def to_json(self) -> str:
         """Return the text of result.json."""
         values = dataclasses.asdict(self)
         del values["folder"]
         if self.privacy is None:
             del values["epsilon"]
-        for name in ("drift", "drawn_anew", "encoder", "privacy", "delta"):
+        for name in ("most_clusters", "drift", "drawn_anew", "encoder", "privacy", "delta"):
             if values[name] is None:
                 del values[name]
         for entry in values["accuracy"].values():

@@ -30,7 +30,7 @@ from protofed.messages import Broadcast, Traffic
 from protofed.methods import parameters
 from protofed.methods.base import Clock, Method
 from protofed.models import ModelSpec, parameter_count
-from protofed.prototypes.describe import counted, describe
+from protofed.prototypes.describe import counted, describe, most
 from protofed.runs.checkpoint import ServerState
 from protofed.runs.clients import Clients, LocalClients
 from protofed.runs.failure import FailedRun
@@ -209,6 +209,7 @@ class Run:
             scalars_up={"weights": scalars["weights"], "prototypes": scalars["prototypes"]},
             prototypes=describe(server.broadcast.prototypes, self.broadcast.prototypes),
             clusters=counted(server.arrived.prototypes),
+            most_clusters=most(server.arrived.prototypes) if self.method.clusters_features() else None,
             left_out={**agreed.left_out, **outcome.left_out, **server.rejected},
             suspected=server.suspected if self.setup.defences else None,
             epsilon=None if self.privacy is None else self.privacy.epsilon(number),
@@ -383,6 +384,7 @@ class Run:
             seconds=sum(played.seconds for played in self.history),
             stopped=self.ended_by() or "cut off",
             accuracy=accuracy,
+            most_clusters=max((played.most_clusters or 0 for played in self.history), default=0) or None,
             drift=self._drifted(),
             drawn_anew=None if experiment.start is None else self._drawn_anew(),
             encoder=None if self.encoder is None else dataclasses.asdict(self.encoder.card),

@@ -81,6 +81,7 @@ class Round:
     left_out: Mapping[int, str] = field(default_factory=dict)  # the reason, by client
     suspected: Sequence[int] | None = None  # None without a defence
     epsilon: float | None = None  # None without --privacy; math.inf without noise
+    most_clusters: int | None = None  # prototypes of a class at one client; None where clients look for one only
     tested: Sequence[int] | None = None  # the clients that `per_client` is of, if not all
     backdoor: float | None = None  # None without --attack backdoor
 
@@ -103,6 +104,8 @@ class Round:
             values["epsilon"] = self.epsilon if math.isfinite(self.epsilon) else None
         if self.tested is not None:
             values["tested"] = list(self.tested)
+        if self.most_clusters is not None:
+            values["most_clusters"] = self.most_clusters
         if self.backdoor is not None:
             values["backdoor"] = self.backdoor
         return values

@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import nn
 
 from protofed.engines.client_group import Group, State
-from protofed.errors import UserError
+from protofed.errors import UserError, missing_value
 from protofed.evaluation.accuracy import models_of, sent_to
 from protofed.runs.folder import RunFolder
 from protofed.runs.result import Result
@@ -73,7 +73,7 @@ def _at_its_end(result: Result, ended: Ended | None) -> Run:
             )
         return restored(opened)
     if ended is None:
-        raise UserError("models", None, "a study in memory keeps results only: give it a folder with out=…")
+        raise missing_value("out", "a study in memory keeps results only, and no models")
     run = new_run(dataclasses.replace(ended.experiment, **PLAIN))
     run.take_over(ended)
     return run

@@ -142,7 +142,7 @@ class Comparison:
         return str(ask("html_of", self))
 
     def notes(self) -> list[str]:
-        """List what makes the methods unequal: rounds, bytes and budgets."""
+        """List what makes the methods unequal: rounds, bytes and budgets, and what runs have to say."""
         notes = []
         finished = [row for row in self.rows if row.rounds]
         rounds = {row.method: sorted(set(row.rounds)) for row in finished}
@@ -157,7 +157,7 @@ class Comparison:
             early = [f"{run.method} seed {run.seed} ({run.rounds})" for run in self.results if run.stopped == limit]
             if early:
                 notes.append(f"the {limit} cut rounds short: {', '.join(early)}")
-        return notes
+        return [*notes, *dict.fromkeys(note for run in self.results for note in run.notes())]
 
     def to_json(self) -> str:
         """Return the text of compare.json."""

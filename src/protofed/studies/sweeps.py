@@ -66,6 +66,7 @@ class Sweep:
         cells: one for each setting and method.
         results: the result of every run, cell by cell.
         folder: where the sweep is on disk; None for one in memory.
+        failures: the runs that did not come to their end.
 
     Example:
         >>> import protofed

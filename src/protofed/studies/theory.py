@@ -265,6 +265,8 @@ def _notes(method: Method, experiment: Experiment, bounds: Sequence[Bound]) -> l
         return [f"no convergence bound is stated for {method.name} as it was run"]
     unlike: dict[str, Any] = {"momentum": experiment.momentum, "weight decay": experiment.weight_decay}
     unlike |= {"participation": experiment.participation} if experiment.participation < 1 else {}
-    names = ", ".join(f"{name} {value:g}" for name, value in unlike.items() if value)
+    if experiment.optimiser != "sgd":
+        unlike |= {"momentum": 0, "optimiser": experiment.optimiser}
+    names = ", ".join(f"{name} {value}" for name, value in unlike.items() if value)
     known = dict.fromkeys(bound.note for bound in bounds if bound.note)
     return [*known, *([f"the theory is of plain SGD with all clients; this run has {names}"] if names else [])]

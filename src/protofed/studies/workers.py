@@ -27,7 +27,7 @@ from protofed.experiment import Experiment
 from protofed.methods import method_class
 from protofed.runs.failure import FEWER, FailedRun
 from protofed.runs.folder import RunFolder
-from protofed.runs.progress import Progress, Relay, Standing, label
+from protofed.runs.progress import CallbackError, Progress, Relay, Standing, label
 from protofed.runs.result import Result
 from protofed.runs.run import Interrupted, new_run
 
@@ -118,7 +118,7 @@ def play_one(task: Task, progress: Progress) -> Ending:
     """A run to one of its endings; what a user or wrong input stops is raised."""
     try:
         return prepare(task.experiment, task.folder)(progress)
-    except (Interrupted, UserError, KeyboardInterrupt):
+    except (Interrupted, UserError, CallbackError, KeyboardInterrupt):
         raise
     except Exception as error:
         if not isinstance(error, DivergedError):

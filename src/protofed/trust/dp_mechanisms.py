@@ -8,7 +8,7 @@ and when its budget is spent, is in engines/private.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -25,11 +25,11 @@ SAYING = 0.5
 """The part of the clip that it takes a client to say that it holds every class."""
 
 
-def enough(upload: Upload, least: int) -> Upload:
-    """The same without prototypes that stand for fewer samples."""
+def enough(upload: Upload, least: Sequence[int]) -> Upload:
+    """The same without prototypes that stand for fewer samples than each client's least number."""
     sets = {}
     for name, (vectors, counts) in upload.prototypes.items():
-        keeps = counts >= least
+        keeps = counts >= torch.tensor(least, device=counts.device).view(-1, 1, 1)
         sets[name] = Prototypes(vectors.where(keeps.unsqueeze(-1), 0), counts.where(keeps, 0))
     return Upload(upload.weights, sets, upload.numbers)
 
