@@ -12,6 +12,7 @@ import pytest
 import yaml
 from safetensors import safe_open
 
+from protofed.cli import main
 from tests.support.command_line import TINY, Outcome, finish, invoke, result_of, rounds_of, start, succeed
 
 MINE = '''
@@ -241,3 +242,14 @@ def test_patience_without_validation_data_leaves_no_folder(tmp_path: Path) -> No
 def test_a_note_is_printed_beside_the_table(tmp_path: Path) -> None:
     asked = succeed(tmp_path, "run", *TINY, "--method", "dp-fedcl", "--set", "eps=2.0", "--quiet")
     assert "note: the clustering of dp-fedcl found one prototype" in asked.out
+
+
+@pytest.mark.parametrize("given", [None, "ACTIVE"])
+def test_threads_that_wait_sleep_unless_told_otherwise(given: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["protofed", "--version"])
+    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")
+    if given is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    with pytest.raises(SystemExit):
+        main()
+    assert os.environ["OMP_WAIT_POLICY"] == (given or "PASSIVE")

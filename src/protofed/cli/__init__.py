@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from protofed.cli import runs, watch, report, theory, sweep, reproduce, lists, encoder, serving, deploy  # isort: skip  (the order of the commands in --help)
@@ -27,6 +28,9 @@ __all__ = [
 
 def main() -> None:
     """Run the command line; wrong input is a line on stderr, maybe with a hint below, and exit code 2."""
+    # Before torch is loaded. Threads that spin while they wait for each other take the core that the other one needs,
+    # as soon as anything else runs on the machine: rounds of small networks took twenty times as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="protofed", standalone_mode=False)
     except HintedError as error:
