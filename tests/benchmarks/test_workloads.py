@@ -55,7 +55,7 @@ def test_the_plain_loops_have_the_losses_of_protofed(method: str, monkeypatch: p
     experiment = Experiment(
         method=method, model="mlp", clients=3, batch_size=24, epochs=2, lr=0.001 if method == "fedplcc" else 0.1,
         weight_decay=0.01, rounds=3, lr_decay=0.5, device="cpu", engine="sequential",
-        params=plain.FEDSC if method == "fedsc" else {},
+        params=dict(plain.FEDSC if method == "fedsc" else {"lambda1": 100.0} if method == "fedplcc" else {}),
     )  # fmt: skip
     run = new_run(experiment, federation=federation)
     ours = build("mlp", SHAPE, len(federation.classes), key(experiment.seed, "weights"))

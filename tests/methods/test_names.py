@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "src/protofed"
 
 CLASSES = {entry.partition(":")[2] for entry in METHODS.values()} | {"PrototypePool"}
 
-FOR_ALL = {"base", "convergence"}
+FOR_ALL = {"base", "convergence", "optimisers"}
 """Modules of methods/ that say what a method is, of no particular one."""
 
 ELSEWHERE = {

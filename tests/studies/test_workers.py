@@ -71,6 +71,7 @@ class Meeting(FedAvg):
 
 OPTIONS = (
     *("--method", "meeting.py:Meeting", "--seeds", "2", "--threads", "1"),
+    *("--engine", "sequential"),  # no rehearsal of the method, whose server waits for other runs
     *("--model", "cnn", "--device", "cpu", "--train-size", "150", "--clients", "3", "--rounds", "4"),
 )
 
@@ -201,7 +202,9 @@ def test_a_worker_does_not_outlive_the_process_that_started_it(tmp_path: Path, m
     write(tmp_path, "stay")
     (tmp_path / "met-0").touch()
     monkeypatch.chdir(tmp_path)
-    experiment = Experiment(method="meeting.py:Meeting", seed=1, model="cnn", device="cpu", train_size=150, clients=3)
+    experiment = Experiment(
+        method="meeting.py:Meeting", seed=1, model="cnn", device="cpu", train_size=150, clients=3, engine="sequential"
+    )
     with workers.Worker().process as process:
         assert process.stdin is not None
         process.stdin.write(pickle.dumps(workers.Task(experiment)))
@@ -273,6 +276,7 @@ def test_a_mistake_in_a_worker_is_shown_with_its_traceback(
             jobs=2,
             out="cut",
             threads=1,
+            engine="sequential",
             model="cnn",
             device="cpu",
             train_size=150,

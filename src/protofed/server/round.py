@@ -52,6 +52,7 @@ class Round:
         left_out: the clients that did not make it to the end of the round, and why.
         suspected: the clients that a defence suspected; None without a defence.
         epsilon: what privacy has cost so far, math.inf without noise; None where nothing is promised.
+        most_clusters: the most prototypes of a class at one client; None where clients look for one only.
         tested: the clients that `per_client` is of; None for all.
         backdoor: how often a backdoor opens, in percent; None without that attack.
 

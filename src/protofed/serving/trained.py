@@ -73,7 +73,7 @@ def _at_its_end(result: Result, ended: Ended | None) -> Run:
             )
         return restored(opened)
     if ended is None:
-        raise missing_value("out", "a study in memory keeps results only, and no models")
+        raise missing_value("out", "a study in memory keeps results only: give it a folder")
     run = new_run(dataclasses.replace(ended.experiment, **PLAIN))
     run.take_over(ended)
     return run
