@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,10 @@ from protofed.evaluation.snapshot import Snapshot
 from protofed.experiment import Experiment
 from protofed.methods import METHODS
 from protofed.report.html import content, gather, write_report
+from protofed.report.html.content import plane
 from protofed.report.html.figures import latex, write_figures
 from protofed.report.html.page import page
+from protofed.runs.folder import RunFolder, run_folders
 from protofed.runs.run import new_run
 from tests.support.command_line import TINY, invoke, refused, succeed
 
@@ -365,3 +369,17 @@ def test_planes_have_a_colour_a_class_and_heat_maps_begin_at_zero(
         assert image.get_clim() == (0, max(map(max, matrix)))
         assert [text.get_text() for text in axes.texts] == [str(value) for row in matrix for value in row]
     assert to_hex(found["holds-fedavg"][0].images[0].cmap(1.0)) != "#ffffff"
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1.0, 1e30, 3e38])
+@pytest.mark.parametrize("same", [True, False])
+def test_features_of_a_model_that_has_nearly_diverged_have_a_place(comparison: Path, scale: float, same: bool) -> None:
+    path = next(path for path in run_folders(comparison) if RunFolder(path).snapshot.is_file())
+    seen = Snapshot.read(RunFolder(path).snapshot)
+    drawn = torch.rand(seen.features.shape, generator=torch.Generator().manual_seed(0))
+    features = scale * (torch.ones_like(drawn) if same else drawn)
+    prototypes = scale * torch.ones_like(seen.prototypes)
+    places = plane(replace(seen, features=features, prototypes=prototypes))
+    assert len(places) == len(features) + len(prototypes)
+    assert all(math.isfinite(x) and math.isfinite(y) for x, y in places)
+    assert (len({tuple(place) for place in places}) == 1) == (same or scale == 0)

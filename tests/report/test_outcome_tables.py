@@ -7,9 +7,10 @@ import io
 from rich.console import Console
 
 from protofed.report.outcome_tables import accuracy_cell, outcome_table
-from protofed.studies.comparison import MethodRow, Spread
+from protofed.studies.comparison import MethodRow
 from protofed.studies.papers import find_target
 from protofed.studies.reproduced import ReproducedCell, Reproduction
+from protofed.studies.spread import Spread
 
 OTHER = Spread.of([1.0])
 

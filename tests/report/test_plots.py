@@ -12,7 +12,8 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from protofed.report.plots import COLOURS, colour, palette, sweep_plot
-from protofed.studies.comparison import MethodRow, Spread
+from protofed.studies.comparison import MethodRow
+from protofed.studies.spread import Spread
 from protofed.studies.sweeps import Sweep, SweepCell
 
 TOLD_APART = 20.0

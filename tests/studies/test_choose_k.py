@@ -18,7 +18,7 @@ from protofed.runs.progress import Progress
 from protofed.runs.result import Result
 from protofed.runs.run import new_run
 from protofed.studies.choose_k import Candidate, Choice, _silhouette, best_of, certainty, silhouettes
-from protofed.studies.comparison import Spread
+from protofed.studies.spread import Spread
 from protofed.studies.sweeps import Sweep
 
 

@@ -9,7 +9,8 @@ import pytest
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.studies import workers
-from protofed.studies.comparison import Comparison, ComparisonStudy, MethodRow, Spread
+from protofed.studies.comparison import Comparison, ComparisonStudy, MethodRow
+from protofed.studies.spread import Spread
 from protofed.studies.workers import share_cores
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors import SafetensorError
 
 from protofed.api import compare, sweep
 from protofed.engines.base import Engine
 from protofed.errors import DivergedError
-from protofed.methods import method_class
+from protofed.methods import METHODS, method_class
 from protofed.report.html import gather
+from protofed.runs import checkpoint
 from protofed.runs.failure import FailedRun
 from protofed.runs.folder import RunFolder
 from protofed.studies import workers
@@ -157,3 +160,51 @@ def test_a_single_run_that_diverges_says_so_in_its_folder(tmp_path: Path, monkey
 def test_rows_leave_out_what_failed() -> None:
     (row,) = rows_of([FailedRun("mine", 0, "died", "it was killed"), FailedRun("mine", 1, "failed", "no", round=3)])
     assert (row.failed, row.seeds, row.rounds, row.score) == (["died", "failed (round 3)"], 2, [], "own/own/head")
+
+
+@pytest.mark.slow  # as many runs as there are methods
+@pytest.mark.parametrize(("rate", "diverge"), [("0.5", 0), ("50", 11)])
+def test_all_methods_with_a_rate_that_is_too_high(rate: str, diverge: int, tmp_path: Path) -> None:
+    """At 0.5 models are worthless but finite, features all the same: that a report must survive too."""
+    words = ("--method", ",".join(METHODS), "--lr", rate, "--public", "digit-domains", "--set", "public_images=64")
+    where = ("--dataset", "digit-domains", "--split", "domains", "--clients", "4", "--train-size", "160")
+    how = ("--model", "cnn", "--rounds", "2", "--seeds", "1", "--jobs", "1", "--engine", "sequential", "--out", "c")
+    outcome = invoke(tmp_path, "compare", *words, *where, *how)
+    values = json.loads((tmp_path / "c/compare.json").read_text())
+    assert outcome.code == (3 if values["failures"] else 0)
+    assert [row["method"] for row in values["rows"]] == list(METHODS)
+    assert all(row["rounds"] == [2] or row["failed"][0].startswith("diverged (round ") for row in values["rows"])
+    assert len(values["failures"]) >= diverge
+    for row in values["rows"]:
+        assert all(0 <= value <= 100 for spread in row["accuracy"].values() for value in spread["values"])
+        assert row["method"] in outcome.out
+    assert (tmp_path / "c/report.html").is_file()
+
+
+@pytest.mark.parametrize("where", ["rounds", "checkpoint", "table"])
+def test_a_full_disk_ends_a_study_in_one_line_and_it_goes_on_later(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def safetensors_full(*_: Any, **__: Any) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    with monkeypatch.context() as patch:
+        if where == "rounds":
+            patch.setattr(RunFolder, "append_round", full)
+        elif where == "checkpoint":
+            patch.setattr(checkpoint, "save_file", safetensors_full)
+        else:
+            patch.setattr(Path, "write_text", full)
+        outcome = invoke(tmp_path, "compare", "--method", "fedavg,local", "--seeds", "1", *FLAGS, "--out", "c")
+    said = outcome.err.strip().splitlines()[-1]
+    assert outcome.code in (1, 2)
+    assert "Traceback" not in outcome.err
+    if where == "table":  # nothing could be begun
+        assert "No space left on device" in said
+        return
+    assert said == "the disk is full; what was written before is whole; continue with: protofed resume c"
+    succeed(tmp_path, "resume", "c")
+    assert len(json.loads((tmp_path / "c/compare.json").read_text())["runs"]) == 2

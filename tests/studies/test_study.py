@@ -57,7 +57,6 @@ def test_a_study_is_played_in_a_folder_that_says_what_it_is(tmp_path: Path, stud
 @each
 def test_threads_are_decided_when_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study: Study[Any]) -> None:
     monkeypatch.setattr("protofed.studies.workers.cores", lambda: 6)
-    monkeypatch.setattr("protofed.studies.study.prepare", lambda _: None)
     text = study.to_yaml().replace("threads: 1", "threads: null").replace("jobs: 1", "jobs: 2")
     study.config(tmp_path).write_text(text)
     begun = type(study).open(tmp_path).begin(tmp_path / "new")

@@ -12,7 +12,8 @@ import protofed
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.report.plots import is_wide, lines_of, places_of
-from protofed.studies.comparison import MethodRow, Spread
+from protofed.studies.comparison import MethodRow
+from protofed.studies.spread import Spread
 from protofed.studies.sweeps import Sweep, SweepCell, SweepStudy
 
 

@@ -41,7 +41,8 @@ class Meeting(FedAvg):
 
     name = "meeting"
 
-    def aggregate(self, uploads, sent, clock):
+    def aggregate(self, uploads, server):
+        clock = server.clock
         if clock.round == 1:
             Path(f"draft-{clock.seed}").write_text(str(os.getpid()))
             Path(f"draft-{clock.seed}").rename(f"met-{clock.seed}")
@@ -62,7 +63,7 @@ class Meeting(FedAvg):
                 self.wait_for("never")
             if order == "slowly":
                 time.sleep(0.3 + clock.seed)
-        return super().aggregate(uploads, sent, clock)
+        return super().aggregate(uploads, server)
 
     def wait_for(self, *names):
         while not all(Path(name).exists() for name in names):

@@ -6,7 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import yaml
+
 from protofed.cli.common import experiment_from, finish, whole
+from protofed.errors import UserError
+from protofed.internal.yaml_files import parse_yaml
 
 if TYPE_CHECKING:
     from protofed.runs.progress import Progress
@@ -25,6 +29,25 @@ def study_from(
     return kind(**{**asked, "experiment": experiment_from(asked["experiment"], flags, set_)})
 
 
+def grid_from(flag: str, pairs: list[str] | None) -> dict[str, list[Any]] | None:
+    """What --grid or --tune says: names, with dashes as in flags or not, and values as --set reads them."""
+    if not pairs:
+        return None
+    grid: dict[str, list[Any]] = {}
+    for pair in pairs:
+        text, equals, values = pair.partition("=")
+        name = text.replace("-", "_")
+        if not equals or not name:
+            raise UserError(flag, pair, "it must be NAME=VALUE,VALUE, as in lr=0.01,0.1")
+        if name in grid:
+            raise UserError(flag, pair, f"{text} is there twice", hint="give all its values at once")
+        try:
+            grid[name] = [parse_yaml(value) for value in values.split(",")]
+        except (yaml.YAMLError, ValueError, RecursionError):
+            raise UserError(flag, pair, "its values cannot be read") from None
+    return grid
+
+
 def play_study(
     study: Study[Any],
     folder: Path,
@@ -38,7 +61,7 @@ def play_study(
     from protofed.runs.progress import progress
 
     number = whole("--jobs", jobs, study.jobs)
-    shown = log(progress(quiet, len(study.tasks(folder))))
+    shown = log(progress(quiet, study.total(folder)))
 
     def play() -> Finding:
         outcome: Finding = study.play(folder, shown, number)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 from protofed.cli.common import (
     Config,
@@ -25,9 +24,9 @@ from protofed.cli.common import (
     refuse_several,
     whole,
 )
-from protofed.cli.studies import play_study, study_from
-from protofed.errors import UserError
-from protofed.internal.yaml_files import parse_yaml, read_yaml
+from protofed.cli.studies import grid_from, play_study, study_from
+from protofed.experiment import HELD_OUT
+from protofed.internal.yaml_files import read_yaml
 
 GridFlags = Annotated[
     list[str] | None,
@@ -42,8 +41,6 @@ Score = Annotated[
     typer.Option("--score", metavar="STR", help="Accuracy to show, as model/test/rule. [default: the methods' own]"),
 ]
 
-HELD_OUT = 0.2
-"""Part of each client's training data that chooses K, unless given: a run by itself holds nothing out."""
 MaxK = Annotated[str, typer.Option("--max-k", metavar="INT", help="Largest number of prototypes a class to try.")]
 
 
@@ -67,7 +64,7 @@ def sweep_command(
     from protofed.studies.sweeps import SweepStudy
 
     refuse_several()
-    asked: dict[str, Any] = {"grid": _grid(grid) if grid else None, "methods": method_names(method) or None}
+    asked: dict[str, Any] = {"grid": grid_from("--grid", grid), "methods": method_names(method) or None}
     asked |= {"seeds": whole("--seeds", seeds, None), "jobs": whole("--jobs", jobs, None), "score": score}
     study = study_from(SweepStudy, config, flags, set_, **asked)
     refuse_existing(out)
@@ -103,20 +100,3 @@ def choose_k_command(
     refuse_existing(out)
     folder = out or fresh_path(f"choose-k-{study.experiment.dataset}")
     play_study(study.begin(folder), folder, jobs, quiet, as_json)
-
-
-def _grid(pairs: list[str]) -> dict[str, list[Any]]:
-    """What --grid says: names, with dashes as in flags or not, and values as --set reads them."""
-    grid: dict[str, list[Any]] = {}
-    for pair in pairs:
-        text, equals, values = pair.partition("=")
-        name = text.replace("-", "_")
-        if not equals or not name:
-            raise UserError("--grid", pair, "it must be NAME=VALUE,VALUE, as in alpha=0.1,1")
-        if name in grid:
-            raise UserError("--grid", pair, f"{text} is there twice", hint="give all its values at once")
-        try:
-            grid[name] = [parse_yaml(value) for value in values.split(",")]
-        except (yaml.YAMLError, ValueError, RecursionError):
-            raise UserError("--grid", pair, "its values cannot be read") from None
-    return grid

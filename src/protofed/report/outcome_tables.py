@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import singledispatch
 
 from protofed.report.terminal import TextTable, model_of, size
 from protofed.studies.choose_k import Choice
 from protofed.studies.comparison import Comparison, MethodRow
+from protofed.studies.grid import text_of
 from protofed.studies.reproduced import Reproduction
 from protofed.studies.sweeps import Sweep
 
@@ -43,16 +44,28 @@ def comparison_table(comparison: Comparison) -> TextTable:
     if comparison.results:
         first = comparison.results[0]
         about = f"{first.dataset}, {first.split}, {first.clients} clients, {model_of(first)}"
+    more = further_columns(comparison.rows)
     ended = ["runs"] if comparison.failures else []
+    tuned = {one.method: [text_of(one.chosen) or "–", one.cost] for one in comparison.tuned}
+    chosen = ["chosen", "tuning"] if tuned else []
     promised = [f"\n{row.method}: {row.guarantee}" for row in comparison.rows if row.guarantee]
     rows = []
     for row in comparison.rows:
         cells = [accuracy_cell(row, name) for name in names]
         spent = [size(row.bytes_up_per_round.mean), size(row.bytes_down_per_round.mean), f"{row.seconds.mean:.1f}"]
         spent = spent if row.rounds else ["–"] * len(spent)
-        rows.append([row.method, *cells, *spent, *([ended_cell(row)] if ended else [])])
+        rows.append(
+            [
+                row.method,
+                *cells,
+                *further_cells(row, more),
+                *spent,
+                *tuned.get(row.method, []),
+                *([ended_cell(row)] if ended else []),
+            ]
+        )
     return TextTable(
-        ("method", *names, "up a round", "down a round", "seconds", *ended),
+        ("method", *names, *more.values(), "up a round", "down a round", "seconds", *chosen, *ended),
         rows,
         title=f"{about}; {comparison.rows[0].seeds} seeds, last round",
         caption=ABOUT + "".join(promised),
@@ -72,6 +85,7 @@ def sweep_table(sweep: Sweep) -> TextTable:
         about = {"dataset": first.dataset, "split": first.split, "clients": f"{first.clients} clients"}
         about["model"] = first.model
         common = ", ".join(text for name, text in about.items() if name not in sweep.grid)
+    found = further_columns(rows) if sweep.score is None else {}
     more = ["privacy"] if any(row.guarantee for row in rows) else []
     more += ["runs"] if sweep.failures else []
     lines = []
@@ -79,9 +93,9 @@ def sweep_table(sweep: Sweep) -> TextTable:
         setting = [str(cell.setting.get(name, "–")) for name in sweep.grid]
         cells = [accuracy_cell(cell.row, name) for name in names]
         told = {"privacy": cell.row.guarantee or "–", "runs": ended_cell(cell.row)}
-        lines.append([*setting, cell.method, *cells, *(told[name] for name in more)])
+        lines.append([*setting, cell.method, *cells, *further_cells(cell.row, found), *(told[name] for name in more)])
     return TextTable(
-        (*sweep.grid, "method", *names, *more),
+        (*sweep.grid, "method", *names, *found.values(), *more),
         lines,
         title=f"{common}; {rows[0].seeds} seeds, last round".removeprefix("; "),
         caption=ABOUT,
@@ -143,6 +157,21 @@ def accuracy_cell(row: MethodRow, name: str) -> str:
     if spread is None:
         return "–"
     return f"{spread.mean:.1f}±{spread.std:.1f}{'*' if name in row.diagnostic else ''}"
+
+
+FURTHER = {"prototypes_per_class": "prototypes/class", "rejected_uploads": "rejected"}
+"""What columns are called that only some studies have."""
+
+
+def further_columns(rows: Sequence[MethodRow]) -> dict[str, str]:
+    """The titles of those columns that a study has."""
+    return {name: title for name, title in FURTHER.items() if any(row.further[name] for row in rows)}
+
+
+def further_cells(row: MethodRow, names: Iterable[str]) -> list[str]:
+    """What a row has in those columns."""
+    found = [row.further[name] for name in names]
+    return ["–" if spread is None else f"{spread.mean:.1f}" for spread in found]
 
 
 def ended_cell(row: MethodRow) -> str:

@@ -28,8 +28,8 @@ from protofed.runs.folder import RunFolder
 from protofed.runs.process import process_settings
 from protofed.runs.result import Result
 from protofed.runs.run import new_run
-from protofed.studies.comparison import Spread
 from protofed.studies.grid import GridStudy
+from protofed.studies.spread import Spread
 from protofed.studies.study import SEEDS
 from protofed.studies.sweeps import Sweep, swept
 from protofed.studies.workers import Ending
@@ -122,6 +122,10 @@ class ChoiceStudy(GridStudy[Choice]):
         if experiment.val_fraction == 0:
             raise UserError("--val-fraction", 0.0, "it must be above 0: K is chosen on training data that is held out")
         return cls([experiment.method], experiment, seeds, jobs, {"k": range(1, largest + 1)}, SCORE)
+
+    def chooses(self, experiment: Experiment) -> bool:  # noqa: ARG002
+        """Every run."""
+        return True
 
     def assemble(self, endings: Sequence[Ending], folder: Path | None) -> Choice:
         """Which K it should be, by the accuracies of the sweep and by the features of its runs with K = 1.

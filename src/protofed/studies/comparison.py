@@ -10,50 +10,31 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from protofed.experiment import Experiment
 from protofed.internal.higher import ask
+from protofed.methods import METHODS, method_class, parameters
 from protofed.runs.failure import FailedRun, score_of
 from protofed.runs.result import Result
+from protofed.server.round import Round
 from protofed.studies.frames import frame_of
-from protofed.studies.grid import GridStudy
+from protofed.studies.grid import Grid, GridStudy, Setting, check_values, task_of, with_values
 from protofed.studies.significance import against_best
-from protofed.studies.workers import Ending
+from protofed.studies.spread import Spread
+from protofed.studies.tuning import Tuned, Tuning, tuning_csv, tuning_notes
+from protofed.studies.workers import Ending, Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-__all__ = ["Comparison", "MethodRow", "Spread"]
+__all__ = ["Comparison", "MethodRow"]
 
 CUT_SHORT = ("time budget", "privacy budget", "patience", "callback")
 """What may end a run before its last round."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Record a number over seeds.
-
-    Args:
-        mean: the mean.
-        std: the sample standard deviation; 0 for a single value.
-        values: the number for each seed.
-
-    Example:
-        >>> from protofed.studies.comparison import Spread
-        >>> Spread.of([90.0, 92.0, 94.0])
-        Spread(mean=92.0, std=2.0, values=[90.0, 92.0, 94.0])
-    """
-
-    mean: float
-    std: float
-    values: list[float]
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Compute mean and standard deviation of some values; the deviation of a single value is 0."""
-        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0, list(values))
 
 
 @dataclass(frozen=True)
@@ -71,9 +52,12 @@ class MethodRow:
         seconds: how long a run took.
         guarantee: of privacy, where it is promised: that of the seed which spent most.
         failed: how the seeds ended that are in none of these numbers, such as `diverged (round 2)`.
+        prototypes: how many of a class the server sends after the last round, on average; None where it sends none.
+        rejected: uploads that were rejected, over all rounds; None where none was.
 
     Example:
-        >>> from protofed.studies.comparison import MethodRow, Spread
+        >>> from protofed.studies.comparison import MethodRow
+        >>> from protofed.studies.spread import Spread
         >>> accuracy, other = {"own/own/head": Spread.of([80.0, 82.0])}, Spread.of([0.0, 0.0])
         >>> row = MethodRow("local", "own/own/head", [5, 5], accuracy, [], other, other, other)
         >>> row.accuracy[row.score].mean
@@ -90,6 +74,13 @@ class MethodRow:
     seconds: Spread
     guarantee: str | None = None
     failed: list[str] = field(default_factory=list)
+    prototypes: Spread | None = None
+    rejected: Spread | None = None
+
+    @property
+    def further(self) -> dict[str, Spread | None]:
+        """What only some methods and runs have, by its name in compare.csv."""
+        return {"prototypes_per_class": self.prototypes, "rejected_uploads": self.rejected}
 
     @property
     def seeds(self) -> int:
@@ -106,11 +97,13 @@ class Comparison:
         rows: one for each method.
         folder: where the comparison is on disk; None for one in memory.
         failures: the runs that did not come to their end.
+        tuned: what was chosen for each method, and how; empty where nothing was tuned.
 
     Example:
         >>> from pathlib import Path
         >>> from protofed.runs.result import Result
-        >>> from protofed.studies.comparison import Comparison, MethodRow, Spread
+        >>> from protofed.studies.comparison import Comparison, MethodRow
+        >>> from protofed.studies.spread import Spread
         >>> score, other = "own/own/nearest", Spread.of([0.0])
         >>> row = MethodRow("fedproto", score, [1], {score: Spread.of([50.0])}, [], other, other, other)
         >>> print(Comparison([Result.read(Path("digits"))], [row]).to_csv().strip())
@@ -125,6 +118,7 @@ class Comparison:
     rows: list[MethodRow]
     folder: str | None = None
     failures: list[FailedRun] = field(default_factory=list)
+    tuned: list[Tuned] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"Comparison({summary_of({row.method: row for row in self.rows}, self.results)})"
@@ -157,6 +151,7 @@ class Comparison:
             early = [f"{run.method} seed {run.seed} ({run.rounds})" for run in self.results if run.stopped == limit]
             if early:
                 notes.append(f"the {limit} cut rounds short: {', '.join(early)}")
+        notes += tuning_notes(self.tuned)
         return [*notes, *dict.fromkeys(note for run in self.results for note in run.notes())]
 
     def to_json(self) -> str:
@@ -165,6 +160,8 @@ class Comparison:
         runs = [{"method": r.method, "seed": r.seed, "folder": r.folder} for r in self.results]
         failures = [dataclasses.asdict(failed) for failed in self.failures]
         values = {"rows": rows, "notes": self.notes(), "tests": self.tests(), "runs": runs, "failures": failures}
+        if self.tuned:
+            values["tuning"] = [{**dataclasses.asdict(one), "told": one.told} for one in self.tuned]
         return json.dumps(values, indent=2) + "\n"
 
     def tests(self) -> list[dict[str, Any]]:
@@ -194,6 +191,7 @@ class Comparison:
                 "bytes_down_per_round": row.bytes_down_per_round,
                 "seconds": row.seconds,
             }
+            other |= {name: found for name, found in row.further.items() if found is not None}
             for name, spread in (row.accuracy | other if row.rounds else {}).items():
                 writer.writerow([row.method, name, spread.mean, spread.std, len(spread.values)])
             if row.failed:
@@ -208,7 +206,8 @@ class Comparison:
             writer = csv.DictWriter(text, list(tests[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(tests)
-        return {"compare.json": self.to_json(), "compare.csv": self.to_csv(), "tests.csv": text.getvalue()}
+        files = {"compare.json": self.to_json(), "compare.csv": self.to_csv(), "tests.csv": text.getvalue()}
+        return files | ({"tuning.csv": tuning_csv(self.tuned)} if self.tuned else {})
 
 
 @dataclass(frozen=True)
@@ -218,12 +217,71 @@ class ComparisonStudy(GridStudy[Comparison]):
     command: ClassVar = "compare"
     end: ClassVar = "compare.json"
     reported: ClassVar = True
-    form: ClassVar = {name: kind for name, kind in GridStudy.form.items() if name not in ("grid", "score")}
+    form: ClassVar = {
+        **{name: kind for name, kind in GridStudy.form.items() if name not in ("grid", "score")},
+        "tune": dict,
+    }
+
+    tune: Grid = field(default_factory=dict)  # what is chosen for each method, on validation data, before the test
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "tune", check_values("--tune", self.tune))
+
+    @cached_property
+    def tuning(self) -> Tuning | None:
+        """The trials that choose, if something is tuned."""
+        return Tuning(self.tune, self) if self.tune else None
+
+    def size(self) -> int | None:
+        """How many runs it has, trials too; none if a user's own method would have to be asked."""
+        if not self.tune:
+            return super().size()
+        return self.total(None) if all(method in METHODS for method in self.methods) else None
+
+    def total(self, folder: Path | None) -> int:
+        """How many runs are played in all, trials too."""
+        return len(super().tasks(folder)) + (len(self.tuning.trials) if self.tuning else 0)
+
+    def tasks(self, folder: Path | None) -> list[Task]:
+        """The trials, and the runs of methods that have nothing to choose."""
+        runs = super().tasks(folder)
+        if self.tuning is None:
+            return runs
+        known = [task for task in runs if task.experiment.method not in self.tuning.tuned]
+        return [*self.tuning.tasks(folder), *known]
+
+    def chooses(self, experiment: Experiment) -> bool:
+        """The trials, whose seeds the test does not have."""
+        return self.tuning is not None and experiment.seed >= self.experiment.seed + self.seeds
+
+    def further(self, endings: Sequence[Ending], folder: Path | None) -> list[Task]:
+        """The runs of the other methods, with what their trials chose; in folders that say what that is."""
+        if self.tuning is None:
+            return []
+        tasks = []
+        for method, tuned in self.tuning.choices(endings[: len(self.tuning.trials)]).items():
+            if method in self.tuning.tuned:
+                chosen = dataclasses.replace(self, methods=[method], experiment=self._of(method, tuned.chosen), tune={})
+                tasks += [task_of(run, tuned.chosen, folder) for _, run in chosen.runs]
+        return tasks
+
+    def _of(self, method: str, setting: Setting) -> Experiment:
+        """The experiment of one method with chosen values."""
+        known = parameters(method_class(method))
+        mine = {name: value for name, value in self.experiment.params.items() if name in known}
+        return with_values(dataclasses.replace(self.experiment, params=mine), setting)
 
     def assemble(self, endings: Sequence[Ending], folder: Path | None) -> Comparison:
         """A row a method."""
+        tuned: list[Tuned] = []
+        if self.tuning is not None:
+            trials, endings = endings[: len(self.tuning.trials)], endings[len(self.tuning.trials) :]
+            tuned = list(self.tuning.choices(trials).values())
+            order = [one.method for one in tuned]
+            endings = sorted(endings, key=lambda ending: order.index(ending.method))
         results, failures = parted(endings)
-        return Comparison(results, rows_of(endings), None if folder is None else str(folder), failures)
+        return Comparison(results, rows_of(endings), None if folder is None else str(folder), failures, tuned)
 
 
 def summary_of(rows: Mapping[str, MethodRow], results: Sequence[Result]) -> str:
@@ -270,6 +328,25 @@ def rows_of(endings: Sequence[Ending]) -> list[MethodRow]:
                 seconds=Spread.of([run.seconds for run in runs]),
                 guarantee=max(runs, key=lambda run: math.inf if run.epsilon is None else run.epsilon).guarantee,
                 failed=failed,
+                prototypes=_known([prototypes_per_class(run.history) for run in runs]),
+                rejected=_known([rejected_uploads(run.history) for run in runs]),
             )
         )
     return rows
+
+
+def prototypes_per_class(history: Sequence[Round]) -> float:
+    """How many prototypes of a class the server sends in the end: the mean over classes that have some."""
+    sets = [found["each"] for found in history[-1].prototypes.values()] if history else []
+    each = [sum(numbers) for numbers in zip(*sets, strict=False)]
+    known = [number for number in each if number]
+    return statistics.fmean(known) if known else 0.0
+
+
+def rejected_uploads(history: Sequence[Round]) -> float:
+    """How many uploads were left out of aggregations."""
+    return float(sum(len(played.left_out) for played in history))
+
+
+def _known(values: Sequence[float]) -> Spread | None:
+    return Spread.of(values) if any(values) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -56,13 +56,7 @@ class GridStudy(Study[FindingT]):
         if not self.methods:
             raise missing_value("--method", "name at least one")
         check_seeds(self.seeds)
-        for name, values in self.grid.items():
-            if isinstance(values, str) or not values:
-                raise UserError("--grid", name, "it must have a list of values")
-            for value in values:
-                if sum(value == other for other in values) > 1:
-                    raise UserError("--grid", name, f"{value} is there twice")
-        object.__setattr__(self, "grid", {name: list(values) for name, values in self.grid.items()})
+        object.__setattr__(self, "grid", check_values("--grid", self.grid))
 
     @classmethod
     def read(cls, path: Path) -> dict[str, Any]:
@@ -71,8 +65,8 @@ class GridStudy(Study[FindingT]):
         asked = {name: check_type(name, values.pop(name), kind) for name, kind in cls.form.items() if name in values}
         if "methods" in asked:
             asked["methods"] = [str(name) for name in asked["methods"]]
-        if "grid" in asked:
-            asked["grid"] = {str(name): check_type(f"--grid {name}", v, list) for name, v in asked["grid"].items()}
+        for grid in {"grid", "tune"} & {*asked}:
+            asked[grid] = {str(name): check_type(f"--{grid} {name}", v, list) for name, v in asked[grid].items()}
         if "params_of" in asked:
             asked["params_of"] = {str(m): check_type(f"params_of: {m}", v, dict) for m, v in asked["params_of"].items()}
         return {**asked, "experiment": values}
@@ -100,62 +94,93 @@ class GridStudy(Study[FindingT]):
 
     def size(self) -> int | None:
         """How many runs it has; none if a user's own method, which is a file with code, would have to be asked."""
-        params = [name for name in self.grid if not _is_option(name)]
+        params = [name for name in self.grid if not is_option(name)]
         if params and not all(method in METHODS for method in self.methods):
             return None
         settings = 0
         for method in self.methods:
             known = parameters(method_class(method)) if params else ()
-            lacks = {name for name in params if _bare(name) not in known}
+            lacks = {name for name in params if bare_name(name) not in known}
             settings += math.prod(len(values) for name, values in self.grid.items() if name not in lacks)
         return settings * self.seeds
 
     def tasks(self, folder: Path | None) -> list[Task]:
         """The runs, those of each setting in a folder of its own."""
-        return [
-            Task(run, None if folder is None else folder / _folder_name(setting) / run_name(run), text_of(setting))
-            for setting, run in self.runs
-        ]
+        return [task_of(run, setting, folder) for setting, run in self.runs]
 
     @cached_property
     def runs(self) -> list[tuple[Setting, Experiment]]:
         """Each run with its setting, checked as far as that is possible without data."""
-        self._check_names()
-        runs: dict[tuple[str, str], tuple[Setting, Experiment]] = {}
-        for values in itertools.product(*self.grid.values()):
-            point = dict(zip(self.grid, values, strict=True))
-            chosen = {_bare(name): value for name, value in point.items() if _is_option(name)}
-            swept = {_bare(name): value for name, value in point.items() if not _is_option(name)}
-            params = {**self.experiment.params, **swept}
-            common = Experiment.from_mapping({**dataclasses.asdict(self.experiment), **chosen, "params": params})
-            rest = {method: _without(swept, params) for method, params in self.params_of.items()}
-            for run in runs_of(self.methods, self.seeds, common, rest):
-                setting = {name: v for name, v in point.items() if _is_option(name) or _bare(name) in run.params}
-                runs.setdefault((_folder_name(setting), run_name(run)), (setting, run))
-        return list(runs.values())
-
-    def _check_names(self) -> None:
-        """Every swept name must be an option or a parameter, and not both, and is there once."""
-        for name in self.grid:
-            if sum((_bare(name), _is_option(name)) == (_bare(other), _is_option(other)) for other in self.grid) > 1:
-                raise UserError("--grid", name, "it is there twice", hint="give all its values at once")
-            if not _is_option(name) and _bare(name) in self.experiment.params:
-                raise UserError("--set", _bare(name), "it is varied", hint="leave it out")
-        owners = {name: method for method in self.methods for name in parameters(method_class(method))}
-        for name in self.grid:
-            bare = _bare(name)
-            known = {*OPTIONS, *owners} if name == bare else OPTIONS if _is_option(name) else {*owners}
-            if bare in _NOT_SWEPT:
-                raise UserError("--grid", name, "it cannot be swept", hint=_NOT_SWEPT[bare])
-            if bare not in known:
-                raise unknown("--grid", bare, known - {*_NOT_SWEPT}, see="protofed run --help")
-            if name in OPTIONS and name in owners:
-                why = f"it is an option and a parameter of {owners[name]}"
-                raise UserError("--grid", name, why, hint=f"write option.{name} or params.{name}")
+        check_names("--grid", self.grid, self.methods, self.experiment, OPTIONS - {*_NOT_SWEPT})
+        return varied(self.grid, self.methods, self.seeds, self.experiment, self.params_of)
 
 
-def _without(swept: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in params.items() if name not in swept}
+def varied(
+    grid: Grid,
+    methods: Sequence[str],
+    seeds: int,
+    experiment: Experiment,
+    params_of: Mapping[str, Mapping[str, Any]],
+) -> list[tuple[Setting, Experiment]]:
+    """An experiment with every combination of values, every method and every seed; each run with its setting."""
+    runs: dict[tuple[str, str], tuple[Setting, Experiment]] = {}
+    for values in itertools.product(*grid.values()):
+        point = dict(zip(grid, values, strict=True))
+        common = with_values(experiment, point)
+        swept = {bare_name(name) for name in point if not is_option(name)}
+        rest = {method: {k: v for k, v in params.items() if k not in swept} for method, params in params_of.items()}
+        for run in runs_of(methods, seeds, common, rest):
+            setting = {name: v for name, v in point.items() if is_option(name) or bare_name(name) in run.params}
+            runs.setdefault((folder_name(setting), run_name(run)), (setting, run))
+    return list(runs.values())
+
+
+def task_of(run: Experiment, setting: Setting, folder: Path | None) -> Task:
+    """A run of a study, in the folder of its setting."""
+    path = None if folder is None else folder / folder_name(setting) / run_name(run)
+    return Task(run, path, text_of(setting))
+
+
+def with_values(experiment: Experiment, setting: Setting) -> Experiment:
+    """An experiment with the values of a setting."""
+    chosen = {bare_name(name): value for name, value in setting.items() if is_option(name)}
+    params = {bare_name(name): value for name, value in setting.items() if not is_option(name)}
+    values = {**dataclasses.asdict(experiment), **chosen, "params": {**experiment.params, **params}}
+    return Experiment.from_mapping(values)
+
+
+def check_names(
+    flag: str, grid: Grid, methods: Sequence[str], experiment: Experiment, allowed: Collection[str]
+) -> None:
+    """Every varied name must be an allowed option or a parameter of a method, and not both, and is there once."""
+    owners = {name: method for method in methods for name in parameters(method_class(method))}
+    for name in grid:
+        bare = bare_name(name)
+        if sum((bare, is_option(name)) == (bare_name(other), is_option(other)) for other in grid) > 1:
+            raise UserError(flag, name, "it is there twice", hint="give all its values at once")
+        if not is_option(name) and bare in experiment.params:
+            raise UserError("--set", bare, "it is varied", hint="leave it out")
+        if bare in _NOT_SWEPT:
+            raise UserError(flag, name, "it cannot be varied", hint=_NOT_SWEPT[bare])
+        known = {*allowed, *owners} if name == bare else {*allowed} if is_option(name) else {*owners}
+        if is_option(name) and bare in OPTIONS and bare not in known:
+            raise UserError(flag, name, "it cannot be varied here", hint=f"it may be {', '.join(sorted(allowed))}")
+        if bare not in known:
+            raise unknown(flag, bare, known, see="protofed run --help")
+        if name in OPTIONS and name in owners:
+            why = f"it is an option and a parameter of {owners[name]}"
+            raise UserError(flag, name, why, hint=f"write option.{name} or params.{name}")
+
+
+def check_values(flag: str, grid: Grid) -> dict[str, list[Any]]:
+    """What is varied, as lists of different values."""
+    for name, values in grid.items():
+        if isinstance(values, str) or not values:
+            raise UserError(flag, name, "it must have a list of values")
+        for value in values:
+            if sum(value == other for other in values) > 1:
+                raise UserError(flag, name, f"{value} is there twice")
+    return {name: list(values) for name, values in grid.items()}
 
 
 def runs_of(
@@ -190,15 +215,16 @@ def text_of(setting: Setting) -> str:
     return " ".join(f"{name}={value}" for name, value in setting.items())
 
 
-def _folder_name(setting: Setting) -> str:
+def folder_name(setting: Setting) -> str:
     """The same as a folder's name, different for different settings whatever they hold; "" for the study's own."""
     return ",".join(f"{name}={quote(str(value), safe=' +:')}" for name, value in setting.items())
 
 
-def _is_option(name: str) -> bool:
+def is_option(name: str) -> bool:
     """Whether a swept name is an option's; one that is also a parameter's is swept as option.NAME or params.NAME."""
     return name.startswith("option.") or name in OPTIONS
 
 
-def _bare(name: str) -> str:
+def bare_name(name: str) -> str:
+    """A varied name without the word that says what it is of."""
     return name.removeprefix("option.").removeprefix("params.")

@@ -20,8 +20,8 @@ from protofed.runs.process import process_settings
 from protofed.runs.result import Accuracy, Result
 from protofed.runs.run import new_run
 from protofed.server.round import Round
-from protofed.studies.comparison import Spread
 from protofed.studies.papers import COMMUNICATION, DISTANCE, EACH_ROUND, PaperCell, Target, Trial
+from protofed.studies.spread import Spread
 
 ROUNDS_TO = "rounds_to_"
 ACCURACIES = ("test_acc", "mean_client_test_acc", "global_test_acc", "final_acc", EACH_ROUND)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
-from protofed.errors import UserError
+from protofed.data.federation import Federation
+from protofed.errors import UserError, misused
+from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
 from protofed.runs.failure import FailedRun
 from protofed.runs.folder import make_folder
@@ -89,15 +92,27 @@ class Study(ABC, Generic[FindingT]):
 
     @abstractmethod
     def tasks(self, folder: Path | None) -> list[Task]:
-        """The runs, each with its folder in the study's own, if that has one.
+        """The runs that are known from the beginning, each with its folder in the study's own, if that has one.
 
         Raises:
             UserError: the study cannot be run here; found without its data, as far as that is possible.
         """
 
+    def further(self, endings: Sequence[Ending], folder: Path | None) -> list[Task]:  # noqa: ARG002 - most have none
+        """The runs that the first ones, by how they ended, decide; most studies have none."""
+        return []
+
+    def chooses(self, experiment: Experiment) -> bool:  # noqa: ARG002 - most do not
+        """Whether a run is there to choose something by its validation accuracy."""
+        return False
+
+    def total(self, folder: Path | None) -> int:
+        """How many runs are played in all."""
+        return len(self.tasks(folder))
+
     @abstractmethod
     def assemble(self, endings: Sequence[Ending], folder: Path | None) -> FindingT:
-        """What all tasks come to, in their order."""
+        """What all tasks come to, in their order, the further ones at the end."""
 
     def again(self, folder: Path) -> str:
         """The command that a reader of the folder types to get the same."""
@@ -118,9 +133,13 @@ class Study(ABC, Generic[FindingT]):
         """
         decided = self.with_threads()
         experiments = [task.experiment for task in decided.tasks(folder)]
-        for experiment in experiments:
-            if experiment.seed == experiments[0].seed:  # the other seeds differ in nothing that can be wrong
-                prepare(experiment)
+        different: dict[str, Experiment] = {}
+        for experiment in experiments:  # seeds differ in nothing that can be wrong
+            different.setdefault(str(replace(experiment, seed=0)), experiment)
+        for experiment in different.values():
+            setup = prepare(experiment)
+            if decided.chooses(experiment):
+                _check_validation(setup.federation)
         if folder is not None:
             make_folder(folder, self.config(folder).name, decided.to_yaml())
         return decided
@@ -136,12 +155,23 @@ class Study(ABC, Generic[FindingT]):
         Returns:
             What came out; its files are in the folder.
         """
-        endings = play_all(self.tasks(folder), progress, self.jobs if jobs is None else jobs)
+        at_a_time = self.jobs if jobs is None else jobs
+        endings = play_all(self.tasks(folder), progress, at_a_time)
+        if further := self.further(endings, folder):
+            endings += play_all(further, progress, at_a_time)
         outcome = self.assemble(endings, folder)
         if folder is not None:
             for name, text in outcome.files().items():
                 write_text(folder / name, text)
         return outcome
+
+
+def _check_validation(federation: Federation) -> None:
+    """A client with one sample trains on it, and has none to hold out."""
+    lacking = [number for number, client in federation.members.items() if client.validation is None]
+    if lacking:
+        why = f"of {len(lacking)} clients, such as client {lacking[0]}, no sample can be held out for validation"
+        raise misused("--val-fraction", why, hint="give every client two samples or more")
 
 
 def check_seeds(seeds: int) -> None:

@@ -15,6 +15,7 @@ from protofed.errors import UserError, missing_value
 from protofed.evaluation import accuracy as evaluation
 from protofed.experiment import Experiment
 from protofed.internal.higher import ask
+from protofed.methods import METHODS, method_class
 from protofed.runs.failure import FailedRun
 from protofed.runs.result import Result, common_score
 from protofed.studies.comparison import CUT_SHORT, MethodRow, parted, rows_of, summary_of
@@ -39,7 +40,8 @@ class SweepCell:
         row: what its runs came to.
 
     Example:
-        >>> from protofed.studies.comparison import MethodRow, Spread
+        >>> from protofed.studies.comparison import MethodRow
+        >>> from protofed.studies.spread import Spread
         >>> from protofed.studies.sweeps import SweepCell
         >>> accuracy, other = {"own/own/head": Spread.of([80.0, 82.0])}, Spread.of([0.0, 0.0])
         >>> cell = SweepCell({"lr": 0.1}, MethodRow("local", "own/own/head", [5, 5], accuracy, [], other, other, other))
@@ -161,9 +163,15 @@ class SweepStudy(GridStudy[Sweep]):
         super().__post_init__()
         if not self.grid:
             raise missing_value("--grid", "name what is varied, as in --grid alpha=0.1,0.5,1")
-        if self.score is not None and not evaluation.NAME.fullmatch(self.score):
+        if self.score is not None and not self._is_known(self.score):
             parts = "own or global / own, all, domain, val or novel / head, nearest, nearest-own or N-way-K-shot"
             raise UserError("--score", self.score, "it must be model/test/rule, such as own/all/nearest", hint=parts)
+
+    def _is_known(self, score: str) -> bool:
+        """Whether some accuracy is called so; a rule may be a method's own."""
+        rules = [method_class(method).rule for method in self.methods if method in METHODS]
+        names = {f"own/{test}/{rule}" for rule in rules if rule for test in evaluation.TESTS}
+        return score in names or evaluation.NAME.fullmatch(score) is not None
 
     def assemble(self, endings: Sequence[Ending], folder: Path | None) -> Sweep:
         """A cell for each setting and method."""

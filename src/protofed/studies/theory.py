@@ -19,16 +19,16 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from protofed.data.augmentation import augmented
-from protofed.engines.client_group import Group
+from protofed.engines.client_group import Group, Turns
 from protofed.engines.sequential import Sequential
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast
-from protofed.methods.base import Batch, Clock, Method, Turn
+from protofed.methods.base import Batch, Clock, Method
 from protofed.methods.convergence import Bound, Constants, Estimates, Used
 from protofed.models.layers import step
 from protofed.models.net import Net
-from protofed.randomness import generator, step_keys
+from protofed.randomness import for_draws, generator, step_keys
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
 from protofed.runs.run import Run, new_run
@@ -167,15 +167,16 @@ class Probe(Sequential):
         for group in self.groups:
             for row, member in enumerate(group.members):
                 if member in received:
-                    turns = self._turns(group, [row], [received[member]], clock)
+                    steps = self.schedule(group, [row], clock).steps
+                    turns = self._turns(group, [row], [received[member]], clock, steps)
                     turns = self._prepared(group, [row], turns, received[member])
                     state = {name: value[0] for name, value in group.start([row], turns).items()}
-                    yield self._client(group, row, state, turns.turn(turns.personal.rows(0)))
+                    yield self._client(group, row, state, turns._replace(personal=turns.personal.rows(0)))
 
-    def _client(self, group: Group, row: int, state: Mapping[str, Tensor], turn: Turn) -> tuple[Constants, Tensor]:
+    def _client(self, group: Group, row: int, state: Mapping[str, Tensor], turns: Turns) -> tuple[Constants, Tensor]:
         """Of one client: its objective is the mean loss of its next batches, with the dropout masks they will have."""
-        batches = self.schedule(group, [row], turn.clock)
-        keys = step_keys(self.keys(group, [row], "dropout", turn.clock)[0], int(batches.steps))
+        batches = self.schedule(group, [row], turns.clock)
+        keys = step_keys(self.keys(group, [row], "dropout", turns.clock)[0], int(batches.steps))
         taken = range(min(BATCHES, int(batches.each)))
         rows = [batches.rows[0, now][batches.rows[0, now] >= 0].to(self.device) + group.begins[row] for now in taken]
         trained = [name for name, value in group.module.named_parameters() if value.requires_grad]
@@ -192,6 +193,7 @@ class Probe(Sequential):
                 x = group.pixels(augmented(group.images[chosen], keys[number], self.experiment.augment))
                 with step(keys[number]):
                     batch = Batch(x, group.labels[chosen], torch.ones_like(chosen).bool())
+                    turn = turns.turn(turns.personal, for_draws(keys[number]))
                     loss = self.loss(model(weights), batch, turn).mean()
                 yield torch.autograd.grad(loss, weights)[0]
 

@@ -22,7 +22,7 @@ from typing import IO, NamedTuple
 
 import torch
 
-from protofed.errors import DivergedError, Failure, UserError
+from protofed.errors import DiskFullError, DivergedError, Failure, UserError
 from protofed.experiment import Experiment
 from protofed.methods import method_class
 from protofed.runs.failure import FEWER, FailedRun
@@ -118,7 +118,7 @@ def play_one(task: Task, progress: Progress) -> Ending:
     """A run to one of its endings; what a user or wrong input stops is raised."""
     try:
         return prepare(task.experiment, task.folder)(progress)
-    except (Interrupted, UserError, CallbackError, KeyboardInterrupt):
+    except (Interrupted, UserError, DiskFullError, CallbackError, KeyboardInterrupt):
         raise
     except Exception as error:
         if not isinstance(error, DivergedError):
@@ -319,7 +319,7 @@ def serve() -> None:
 def _play(task: Task, progress: Progress) -> Ending | Failure:
     try:
         return play_one(task, progress)
-    except (Interrupted, UserError) as error:
+    except (Interrupted, UserError, DiskFullError) as error:
         return Failure.of(error)
 
 

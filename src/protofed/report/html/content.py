@@ -25,6 +25,8 @@ from protofed.studies.comparison import ComparisonStudy
 from protofed.studies.kinds import kind_of
 
 DIGITS = 4
+SAME = 1e-9
+"""Features that differ by less than this part of their length lie in one point."""
 GATHERED = ("path", "experiment", "last", "label", "setting", "left_out", "suspected", "epsilon")
 """What is known of a run and not put into the page as it is."""
 
@@ -60,6 +62,7 @@ def gather(folders: Sequence[Path]) -> dict[str, Any]:
         "commands": [_command(folder) for folder in folders],
         "about": _about(runs),
         "incomplete": [_incomplete(run) for run in runs if not run["complete"]] + _failed_at_once(folders),
+        "tuning": [text for folder in folders for text in _tuning(folder)],
         "trust": [text for run in runs if (text := _trust(run))],
         "scores": scores,
         "score": common_score([_scores(run) for run in runs]) if scores else None,
@@ -203,9 +206,16 @@ def plane(seen: Snapshot) -> list[list[float]]:
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
-    every = np.concatenate([seen.features.numpy(), seen.prototypes.numpy()])
+    every = np.concatenate([seen.features.double().numpy(), seen.prototypes.double().numpy()])
     if len(every) < 5:
         return [[float(place), 0.0] for place in range(len(every))]
+    # A model that has nearly diverged has features that are all the same, or too large to be squared: t-SNE, which does
+    # not depend on the scale, crashes on both.
+    every = np.nan_to_num(every)
+    every /= max(np.abs(every).max(), np.finfo(np.float64).tiny)
+    every -= every.mean(0)
+    if np.abs(every).max() < SAME:
+        return [[0.0, 0.0]] * len(every)
     perplexity = min(30.0, (len(every) - 1) / 3)
     start = "pca" if min(every.shape) > 1 else "random"
     with threadpool_limits(1):  # two threads that wait for each other take longer than one
@@ -252,8 +262,13 @@ def _command(folder: Path) -> str:
 
 def _about(runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """The fields of the experiments that say most, where they are the same in all."""
-    wanted = ("dataset", "split", "alpha", "clients", "participation", "model", "rounds", "epochs", "batch_size", "lr")
-    values = {name: {str(getattr(run["experiment"], name)) for run in runs} for name in wanted}
+    where = ("dataset", "split", "alpha", "clients", "participation", "model")
+    how = ("rounds", "epochs", "steps", "batch_size", "optimiser", "lr")
+    values = {name: {str(getattr(run["experiment"], name)) for run in runs} for name in (*where, *how)}
+    if values["steps"] != {"None"}:
+        del values["epochs"]  # a run with steps has none
+    else:
+        del values["steps"]
     return {name: ", ".join(sorted(found)) for name, found in values.items() if len(found) <= 4}
 
 
@@ -268,6 +283,16 @@ def _failed_at_once(folders: Sequence[Path]) -> list[str]:
     paths = [path for folder in folders for path in run_folders(folder) if not RunFolder.open(path).played()]
     found = {path: failed for path in paths if (failed := FailedRun.read(path)) is not None}
     return [f"{path.name}: {failed.short}; it is in no mean and no test" for path, failed in found.items()]
+
+
+def _tuning(folder: Path) -> list[str]:
+    """What a comparison has chosen for each method."""
+    path = folder / ComparisonStudy.end
+    values = read_json(path) if path.is_file() else {}
+    tuned: Any = values.get("tuning", []) if isinstance(values, dict) else None
+    if not fits(tuned, list[dict[str, Any]]) or not all(isinstance(one.get("told"), str) for one in tuned):
+        raise UserError("FILE", str(path), "its tuning must tell what was chosen")
+    return [one["told"] for one in tuned]
 
 
 def _trust(run: Mapping[str, Any]) -> str:
