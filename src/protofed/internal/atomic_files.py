@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from protofed.errors import UserError
+from protofed.errors import DiskFullError, UserError
 
 
 def cache_folder(*parts: str) -> Path:
     """Where what can be made again is kept."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").joinpath("protofed", *parts)
+
+
+@contextmanager
+def full_disk_is_said() -> Iterator[None]:
+    """Let an error that means a full disk be one that says so, whoever raises it: the system, or safetensors."""
+    try:
+        yield
+    except Exception as error:
+        numbers = (errno.ENOSPC, errno.EDQUOT)
+        if getattr(error, "errno", None) in numbers or any(os.strerror(number) in str(error) for number in numbers):
+            raise DiskFullError("the disk is full; what was written before is whole") from None
+        raise
 
 
 def write_file(path: Path, write: Callable[[Path], object], *, alone: bool = False, mode: int | None = None) -> None:
@@ -23,13 +37,17 @@ def write_file(path: Path, write: Callable[[Path], object], *, alone: bool = Fal
         write: writes the content to the path that it is given.
         alone: only this process writes the file; what a killed one has left is then written over.
         mode: the file's permissions, before anything is in it.
+
+    Raises:
+        DiskFullError: there is no room for it.
     """
     draft = path.with_name(f".{path.name}.draft" + ("" if alone else f"-{os.getpid()}"))
     try:
-        if mode is not None:
-            draft.touch(mode=mode)
-        write(draft)
-        draft.replace(path)
+        with full_disk_is_said():
+            if mode is not None:
+                draft.touch(mode=mode)
+            write(draft)
+            draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
 

@@ -92,10 +92,9 @@ class FailedRun:
         return made(str(path), cls, read_json(path), folder=str(folder)) if path.is_file() else None
 
 
-def forget_failure(folder: Path | None) -> None:
+def forget_failure(folder: Path) -> None:
     """Let a run that has failed be played again, from its last checkpoint."""
-    if folder is not None:
-        (folder / FILE).unlink(missing_ok=True)
+    (folder / FILE).unlink(missing_ok=True)
 
 
 def score_of(method: str) -> str:

@@ -20,6 +20,9 @@ from protofed.server.round import Round
 if TYPE_CHECKING:
     from protofed.runs.checkpoint import Checkpoint
 
+TUNING = "tuning"
+"""The folder of a study whose runs only chose values for others."""
+
 
 class RunFolder:
     """Reads and writes one run."""
@@ -133,12 +136,14 @@ class RunFolder:
             raise UserError("DIR", str(self.path), f"rounds.jsonl cannot be read: {error}") from None
 
 
-def run_folders(folder: Path) -> list[Path]:
-    """A run's folder, or those below it, but for drafts."""
+def run_folders(folder: Path, trials: bool = False) -> list[Path]:
+    """A run's folder, or those below it, but for drafts and, unless asked for, trials that chose values for others."""
     if (folder / "config.yaml").is_file():
         return [folder]
     found = sorted(path.parent for path in folder.rglob("config.yaml"))
-    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    parts = {path: path.relative_to(folder).parts for path in found}
+    whole = [path for path in found if not any(part.startswith(".") for part in parts[path])]
+    return [path for path in whole if trials or TUNING not in parts[path]]
 
 
 def make_folder(path: Path, name: str, text: str) -> Path:
