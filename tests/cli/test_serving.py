@@ -160,3 +160,19 @@ def test_onnx_without_its_packages_says_how_to_get_them(
     assert outcome.code == 2
     assert "hint: pip install 'protofed[onnx]'" in refused(outcome)
     assert everything_in(tmp_path) == set()
+
+
+def test_forget_and_calibrate_say_what_they_did(tmp_path: Path) -> None:
+    succeed(tmp_path, "run", "--method", "fedavg", "--model", "cnn", *SMALL, "--out", "averaged")
+    succeed(tmp_path, "run", "--method", "fed3r", "--model", "cnn", *SMALL, "--out", "summed")
+    said = succeed(tmp_path, "forget", "summed", "--client", "1", "--out", "without").out
+    assert said.startswith("exact: the model is that of a run without client 1")
+    assert said.endswith("exported: without\n")
+    assert protofed.load(tmp_path / "without").card.whose == "averaged"
+    told = json.loads(
+        succeed(tmp_path, "calibrate", "averaged", "--out", "mended", "--set", "virtual=20", "--json").out
+    )
+    assert told["method"] == "fedavg"
+    assert (tmp_path / "mended" / "card.json").is_file()
+    assert "only averages" in refused(invoke(tmp_path, "forget", "averaged", "--client", "1", "--out", "other"))
+    assert "'virtul' for --set" in refused(invoke(tmp_path, "calibrate", "averaged", "--out", "x", "--set", "virtul=2"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +13,8 @@ import torch
 import protofed
 from protofed.errors import UserError
 from protofed.serving.export import Exported, export
-from protofed.serving.onboard import onboard
+from protofed.serving.onboard import folds, newcomer, onboard
+from protofed.serving.predictor import Predictor
 from tests.support.exported_runs import arrays, plan, play
 
 
@@ -42,6 +44,7 @@ def test_a_pretrained_client_begins_where_the_model_is(exported: Exported, data:
     right = model.predict(images[test], "head").top[:, 0] == torch.from_numpy(labels[test])
     assert found.before["head"] == pytest.approx(100 * float(right.double().mean()))
     assert any(not torch.equal(tensor, model.state[name]) for name, tensor in made.predictor.state.items())
+    assert found.kept == "after"
     assert found.after["head"] == pytest.approx(made.predictor.card.held_out["head"])
     assert found.after["nearest"] == pytest.approx(made.predictor.card.held_out["nearest"])
 
@@ -92,6 +95,42 @@ def test_it_learns(data: Path, tmp_path: Path) -> None:
     found = onboard(model, data, 5)[1]
     assert found.after["head"] > 80
     assert found.after["head"] >= found.alone["head"]
+
+
+def reference_folds(labels: list[int]) -> list[list[int]]:
+    """Rows that are left out together: of each class the first, sixth … sample, the second, seventh …"""
+    seen: dict[int, int] = {}
+    folds: list[list[int]] = [[] for _ in range(5)]
+    for row, label in enumerate(labels):
+        folds[seen.setdefault(label, 0) % 5].append(row)
+        seen[label] += 1
+    return folds
+
+
+def test_each_training_sample_is_left_out_once_with_its_class(exported: Exported, data: Path) -> None:
+    client = newcomer(exported.predictor, data, 7, 0)
+    found = list(folds(client))
+    expected = reference_folds(client.train.labels.tolist())
+    assert [len(fold.pool) for fold in found] == list(map(len, expected))
+    for fold, rows in zip(found, expected, strict=True):
+        assert torch.equal(fold.pool.images, client.train.images[rows])
+        assert len(fold.train) + len(rows) == len(client.train)
+    single = replace(client, train=client.train.take(torch.tensor([0])))
+    assert list(folds(single)) == []
+
+
+def test_a_model_that_training_makes_worse_is_kept_as_it_was(tmp_path: Path) -> None:
+    learned = export(play(tmp_path / "run", plan("fedproto", model="cnn", rounds=15, train_size=None, alpha=5.0)))
+    model = learned.predictor
+    wild = replace(model.card, training={**model.card.training, "lr": 0.9})
+    spoiled = Predictor(wild, model.state, model.pool, model.encoder, "cnn", model.method)
+    path = arrays(tmp_path / "new.npz", 0, 150)
+    made, found = onboard(spoiled, path, 2)
+    assert found.checked["after"] < found.checked["before"]
+    assert found.kept == "before"
+    assert all(torch.equal(tensor, model.state[name]) for name, tensor in made.predictor.state.items())
+    assert made.predictor.card.held_out["nearest"] == pytest.approx(found.before["nearest"])
+    assert onboard(spoiled, path, 2, start="random")[1].checked == {}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from protofed.cli.common import Json, command, refuse_existing
+from protofed.cli.common import Json, Set, command, parameters_from, refuse_existing
 from protofed.errors import misused
 
 if TYPE_CHECKING:
@@ -32,9 +32,12 @@ OwnMethod = Annotated[
 NewModel = Annotated[Path, typer.Option("--out", metavar="MODEL", help="New folder for the model.")]
 
 
+RunDir = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, complete or not.")]
+
+
 @command("export", "export runs/fedproto-digits-seed0 --out model")
 def export_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, complete or not.")],
+    folder: RunDir,
     out: NewModel,
     client: Annotated[
         int | None,
@@ -172,6 +175,59 @@ def onboard_command(
     rows = [[rule, *(f"{part[rule]:.2f}" for part in parts)] for rule in found.after]
     TextTable(("rule", "before", "after", "alone"), rows).print()
     print(f"accuracy in % of {found.test_samples} test images of these classes; alone: from random weights")
+    if found.checked:
+        numbers = f"nearest {found.checked['before']:.2f} % before, {found.checked['after']:.2f} % after"
+        worse = "training made it worse, so the model before is kept" if found.kept == "before" else "not worse"
+        print(f"on training samples left out in turn: {numbers}; {worse}")
+
+
+@command("forget", "forget runs/fed3r-digits-seed0 --client 2 --out model")
+def forget_command(
+    folder: RunDir,
+    client: Annotated[int, typer.Option("--client", metavar="INT", help="Whom the model is to forget.")],
+    out: NewModel,
+    as_json: Json = False,
+) -> None:
+    """Take a client out of what a run's server holds, and export the model without it."""
+    from protofed.runs.folder import RunFolder
+    from protofed.serving.forget import forget
+
+    refuse_existing(out)
+    made, found = forget(RunFolder.open(folder), client)
+    made.write(out)
+    if as_json:
+        print(found.to_json(), end="")
+        return
+    print(found.words())
+    held_out = made.predictor.card.held_out
+    for rule in ("nearest", "head"):
+        print(f"{rule}: {held_out[rule]:.2f} % of {held_out['images']} test images")
+    print(f"exported: {out}")
+
+
+@command("calibrate", "calibrate runs/fedavg-digits-seed0 --out model")
+def calibrate_command(
+    folder: RunDir,
+    out: NewModel,
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Train the head of a run's averaged model anew on Gaussians of the clients' features (CCVR), and export it."""
+    from protofed.methods import CALIBRATES, build_method
+    from protofed.methods.server.class_gaussians import Calibrating
+    from protofed.runs.folder import RunFolder
+    from protofed.serving.calibrate import calibrate
+
+    refuse_existing(out)
+    how = build_method(CALIBRATES, parameters_from(set_))
+    assert isinstance(how, Calibrating)
+    made, found = calibrate(RunFolder.open(folder), how)
+    made.write(out)
+    if as_json:
+        print(found.to_json(), end="")
+        return
+    print(f"head: {found.before:.2f} % before, {found.after:.2f} % after; a client would send {found.bytes_up:,} bytes")
+    print(f"exported: {out}")
 
 
 @command("add-class", "add-class model eleven --data pictures --out larger")

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_type_hints
 
 from protofed.data.samples import check_shape, check_statistics
 from protofed.errors import UserError, listed
+from protofed.experiment import Experiment
 from protofed.internal.schema import check_type, read_json
 from protofed.serving import refusal
 
@@ -52,6 +53,7 @@ class ModelCard:
     diagnostic: list[str]  # those by class means that the method itself does not have
     held_out: dict[str, float]  # of this model on test images of its classes, by rule, and how many they are
     added: list[dict[str, Any]] = field(default_factory=list)  # classes without training: see add_class.py
+    optimiser: str = Experiment.optimiser  # as in the run, for clients that come later; not in cards of 0.1
 
     def __post_init__(self) -> None:
         hints = get_type_hints(ModelCard)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from protofed.data.build import federation_of
 from protofed.data.federation import Client, Federation
 from protofed.engines.client_group import Group, State
 from protofed.errors import UserError
+from protofed.evaluation.accuracy import averaged_model
 from protofed.experiment import Experiment
 from protofed.methods import parameters
 from protofed.methods.base import Method
@@ -89,7 +90,12 @@ def export(folder: RunFolder, client: int | None = None, data: str | None = None
 
 
 def export_run(
-    run: Run, client: int | None, ended: str | None, given_data: bool = False, over_network: Path | None = None
+    run: Run,
+    client: int | None,
+    ended: str | None,
+    given_data: bool = False,
+    over_network: Path | None = None,
+    without: Collection[int] = (),
 ) -> Exported:
     """The same of a run that is on the CPU.
 
@@ -99,18 +105,19 @@ def export_run(
         ended: what ended the run, if it is complete.
         given_data: whether its images stand in for those of clients that are elsewhere.
         over_network: the folder of a run whose clients keep their own models.
+        without: clients whose data nothing is made of.
     """
-    members = run.federation.members
+    members = {member: found for member, found in run.federation.members.items() if member not in without}
     if client is not None and client not in members:
-        raise UserError("--client", client, f"clients are numbered from 0 to {len(members) - 1}")
+        raise UserError("--client", client, f"clients are numbered from 0 to {len(run.federation.members) - 1}")
     chosen = max(members, key=lambda number: len(members[number].train)) if client is None else client
     group = next(group for group in run.engine.groups if chosen in group.members)
     sent = run.method.send(run.broadcast, chosen)
-    averaged = client is None and set(group.own.initial) <= set(sent.weights)
-    if over_network is not None and not averaged:
+    whole = averaged_model(run.method, group, sent) if client is None else None
+    if over_network is not None and whole is None:
         raise UserError("DIR", str(over_network), "over Flower clients keep their own models, and no other is whole")
-    if averaged:
-        state: State = {name: sent.weights[name] for name in group.own.initial}
+    if whole is not None:
+        state: State = whole
         whose = "averaged" if sent is run.broadcast else f"averaged in the cluster of client {chosen}"
     else:
         state = {name: tensor[0] for name, tensor in group.own.take([group.members.index(chosen)]).items()}
@@ -121,7 +128,8 @@ def export_run(
         pool = PrototypeIndex.of(_class_means(run, group, [0], state).prototypes)
         source = "class means of the images given at export: the method shares none for this"
     elif pool is None:
-        pool = _class_means(run, group, range(len(group.members)) if averaged else [group.members.index(chosen)], state)
+        some = [row for row, member in enumerate(group.members) if member in members]
+        pool = _class_means(run, group, some if whole is not None else [group.members.index(chosen)], state)
         source = "class means of training data, computed at export: the method shares none for this"
     card = _card(run, group, chosen, pool, {"whose": whose, "source": source}, ended)
     weights = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
@@ -212,6 +220,7 @@ def _card(
         feature_size=group.feature_size,
         encoder=run.encoder is not None,
         training={name: float(getattr(experiment, name)) for name in TRAINING},
+        optimiser=experiment.optimiser,
         refusal={},
         whose=about["whose"],
         prototypes={"number": int(pool.prototypes.filled.sum()), "source": about["source"]},

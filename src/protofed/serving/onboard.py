@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from protofed.data.samples import Dataset, Samples
 from protofed.errors import UserError, unknown
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Clock, Method, Turn, cross_entropy
+from protofed.methods.base import Batch, Method, Server, Turn, cross_entropy
 from protofed.models import MODELS
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes, distance, pooled_contrast
@@ -34,8 +35,9 @@ STARTS = ("pretrained", "own", "random")
 RULES = ("head", "nearest")
 TEMPERATURE = 0.07
 """MP-FedCL's."""
-
-
+DECIDES = "nearest"
+"""The rule by which `predict` answers unless told otherwise."""
+FOLDS = 5
 EPOCHS = 2
 """Of a newcomer's training, unless told otherwise."""
 
@@ -63,9 +65,9 @@ class Newcomer(Method):
             return task + distance(out.features, batch.y, pool, "mse")
         return task + pooled_contrast(out.features, batch.y, pool, TEMPERATURE)
 
-    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:  # noqa: ARG002
+    def aggregate(self, uploads: Upload, server: Server) -> Broadcast:  # noqa: ARG002
         """Nobody else takes part."""
-        return previous
+        return server.previous
 
     def references(self, broadcast: Broadcast) -> Prototypes | None:
         """What it was sent; alone, it has nothing but class means of its own data."""
@@ -87,6 +89,8 @@ class Onboarding:
     before: dict[str, float]
     after: dict[str, float]
     alone: dict[str, float]  # as many epochs from random weights, without prototypes; nearest: its own class means
+    checked: dict[str, float]  # before and after, on training samples left out fold by fold; empty for a random start
+    kept: Literal["before", "after"]  # which model is written
 
     def to_json(self) -> str:
         """What `--json` prints."""
@@ -102,38 +106,23 @@ def onboard(
     model: str | None = None,
     seed: int = 0,
 ) -> tuple[Exported, Onboarding]:
-    """Train a new client on its data, and compare; `shots` are the training samples of each class that it has."""
+    """Train a new client on its data, and compare; `shots` are the training samples of each class that it has.
+
+    Whether training made the model worse is decided on training samples, left out fold by fold: then the model that
+    came is kept. The test images are looked at once.
+    """
     spec = model or predictor.card.model
     alike = spec == predictor.card.model or predictor.card.model not in MODELS  # then it was named to load the model
     start = _checked(start or ("pretrained" if alike else "random"), predictor, spec, alike)
     if shots is not None and shots < 1:
         raise UserError("--shots", shots, "it must be 1 or more")
-    client = _client(predictor, data, shots, seed)
-    method = Newcomer(joined=predictor.method if alike else None)
+    client = newcomer(predictor, data, shots, seed)
     pool = _of_classes(predictor, client.train.labels)
-
-    def prepare(received: Broadcast, weights: dict[str, Tensor] | None = None) -> Run:
-        run = _run(predictor.card, method, client, spec, epochs, seed)
-        run.broadcast = received
-        if weights is not None:
-            run.engine.groups[0].own.put([0], {name: tensor.unsqueeze(0) for name, tensor in weights.items()})
-        return run
-
-    alone = prepare(Broadcast())
-    size = alone.engine.groups[0].feature_size
-    if size != predictor.card.feature_size:
-        raise UserError(
-            "--model", spec, f"its features have {size} numbers, the prototypes {predictor.card.feature_size}"
-        )
-    first = predictor.state if start == "pretrained" else None
-    alone.play_round()
-    if start == "own":  # it has trained before it came, so alone it goes on as long
-        first = _weights(alone)
-        alone.play_round()
     sent = Broadcast({}, {"pool": pool.prototypes.compact()})
-    run = prepare(sent, first)
-    before = _accuracy(run)
-    run.play_round()
+    teacher = _Teacher(predictor, sent, spec, alike, start, epochs, seed)
+    checked = {} if start == "random" else teacher.checked(client)  # what has learned nothing is not worth asking
+    trained = teacher.train(client, apart=True)
+    kept: Literal["before", "after"] = "before" if checked and checked["before"] > checked["after"] else "after"
     weights = predictor.state if start == "pretrained" else {}
     outcome = Onboarding(
         model=spec,
@@ -144,11 +133,83 @@ def onboard(
         epochs=epochs,
         prototypes=int(pool.prototypes.filled.sum()),
         bytes_down=Broadcast(weights, sent.prototypes).size(),
-        before=before,
-        after=_accuracy(run),
-        alone=_accuracy(alone),
+        before=trained.before,
+        after=_accuracy(trained.run),
+        alone=_accuracy(trained.alone),
+        checked=checked,
+        kept=kept,
     )
-    return _exported(predictor, run, spec, alike, pool, client), outcome
+    state = trained.begun if kept == "before" else _weights(trained.run)
+    return _exported(predictor, state, spec, alike, pool, client), outcome
+
+
+class _Trained(NamedTuple):
+    """A newcomer with and without prototypes, and what it was before."""
+
+    alone: Run
+    run: Run
+    begun: dict[str, Tensor]
+    before: dict[str, float]
+
+
+@dataclass(frozen=True)
+class _Teacher:
+    """Trains newcomers that have all but their data in common."""
+
+    predictor: Predictor
+    sent: Broadcast
+    spec: str
+    alike: bool
+    start: Start
+    epochs: int
+    seed: int
+
+    def train(self, client: Client, apart: bool) -> _Trained:
+        """Train a client; without prototypes too, if it comes with weights of its own or that is asked for."""
+        alone, first = self._run(client, Broadcast()), self.predictor.state if self.start == "pretrained" else None
+        size = alone.engine.groups[0].feature_size
+        if size != self.predictor.card.feature_size:
+            why = f"its features have {size} numbers, the prototypes {self.predictor.card.feature_size}"
+            raise UserError("--model", self.spec, why)
+        if apart or self.start == "own":
+            alone.play_round()
+        if self.start == "own":  # it has trained before it came, so alone it goes on as long
+            first = _weights(alone)
+            alone.play_round()
+        run = self._run(client, self.sent)
+        if first is not None:
+            run.engine.groups[0].own.put([0], {name: tensor.unsqueeze(0) for name, tensor in first.items()})
+        begun, before = _weights(run), _accuracy(run)
+        run.play_round()
+        return _Trained(alone, run, begun, before)
+
+    def checked(self, client: Client) -> dict[str, float]:
+        """How well a client answers its training samples before and after training on the others; {} if it has one."""
+        tried = [(len(fold.pool), self.train(fold, apart=False)) for fold in folds(client)]
+        number = sum(size for size, _ in tried)
+        if not tried:
+            return {}
+        return {
+            "before": sum(size * found.before[DECIDES] for size, found in tried) / number,
+            "after": sum(size * _accuracy(found.run)[DECIDES] for size, found in tried) / number,
+        }
+
+    def _run(self, client: Client, received: Broadcast) -> Run:
+        method = Newcomer(joined=self.predictor.method if self.alike else None)
+        run = _run(self.predictor.card, method, client, self.spec, self.epochs, self.seed)
+        run.broadcast = received
+        return run
+
+
+def folds(client: Client) -> Iterator[Client]:
+    """The client with some of its training samples in the place of its test, each sample once."""
+    turn = places(client.train.labels) % FOLDS
+    for number in range(FOLDS):
+        rows, rest = (turn == number).nonzero().flatten(), (turn != number).nonzero().flatten()
+        if len(rows) and len(rest):
+            yield replace(
+                client, train=client.train.take(rest), pool=client.train.take(rows), own=torch.arange(len(rows))
+            )
 
 
 def _checked(start: Start, predictor: Predictor, spec: str, alike: bool) -> Start:
@@ -160,18 +221,20 @@ def _checked(start: Start, predictor: Predictor, spec: str, alike: bool) -> Star
     return start
 
 
-def _exported(predictor: Predictor, run: Run, spec: str, alike: bool, pool: PrototypeIndex, client: Client) -> Exported:
+def _exported(
+    predictor: Predictor, state: dict[str, Tensor], spec: str, alike: bool, pool: PrototypeIndex, client: Client
+) -> Exported:
     """The new client's model, like one that `export` makes."""
     plain: dict[str, Any] = {} if alike else {"extended_by": None}
     number = {**predictor.card.prototypes, "number": int(pool.prototypes.filled.sum())}
     classes = predictor.card.classes[: predictor.card.head_classes]
     about: dict[str, Any] = {"whose": "a client that came later", "prototypes": number, "classes": classes, "added": []}
     card = replace(predictor.card, model=spec, **about, **plain)
-    made = Predictor(card, _weights(run), pool, predictor.encoder, spec, predictor.method)
+    made = Predictor(card, state, pool, predictor.encoder, spec, predictor.method)
     return measured(made, (client.pool.images, client.pool.labels))
 
 
-def _client(predictor: Predictor, path: Path, shots: int | None, seed: int) -> Client:
+def newcomer(predictor: Predictor, path: Path, shots: int | None, seed: int) -> Client:
     """The newcomer, whose classes are numbered as the model's are."""
     kind = "npz" if path.suffix == ".npz" else "folder"
     card = predictor.card
@@ -224,7 +287,7 @@ def _run(card: ModelCard, method: Newcomer, client: Client, spec: str, epochs: i
             **as_before,
             **{"batch_size": int(as_before["batch_size"]), "seed": key(seed, "newcomer"), "device": "cpu"},
             **{"method": method.name, "dataset": "custom", "model": spec, "clients": 1, "engine": "sequential"},
-            **{"epochs": epochs, "rounds": 2, "eval_every": 2},
+            **{"epochs": epochs, "rounds": 2, "eval_every": 2, "optimiser": card.optimiser},
         }
     )
     federation = Federation((client,), tuple(card.classes[: card.head_classes]))

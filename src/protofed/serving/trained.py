@@ -50,7 +50,9 @@ class TrainedModels(Mapping[int | str, nn.Module]):
         sent = sent_to(self.run.method, first, self.run.broadcast)
         alike = all(group.own.initial.keys() == first.own.initial.keys() for group in others)
         everyones = all(sent_to(self.run.method, group, self.run.broadcast) == sent for group in others)
-        return models_of(first, range(1), sent).get(GLOBAL) if len(sent) == 1 and alike and everyones else None
+        if len(sent) > 1 or not (alike and everyones):
+            return None
+        return models_of(self.run.method, first, range(1), sent).get(GLOBAL)
 
 
 def models_of_result(result: Result, ended: Ended | None) -> TrainedModels:
