@@ -61,7 +61,7 @@ def test_turns_are_counted_by_the_client(tmp_path: Path) -> None:
         taken(at(tmp_path, turns=3), message(asked, number))
     for number in (0, 1, 2, 3, 500):
         assert refusal(at(tmp_path, turns=3), message(asked, number)) == (
-            "another turn: it has taken the 3 of a run that are allowed"
+            "another turn: it has had the 3 of a run that are allowed"
         )
     assert "the experiment has 501" in refusal(at(tmp_path, turns=9), message(asked, 501))
     taken(at(tmp_path, turns=3), message(asked, run="b"))

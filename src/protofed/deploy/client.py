@@ -179,14 +179,14 @@ class WarmClient:
 
     def count_turn(self, asked: Asked) -> None:
         """Count one, if there is one left."""
-        asked.ledger.turn(asked.memory, self.owner)
+        asked.ledger.count("turn", asked.memory, self.owner)
         self._count(turns=1)
 
     def tested(self, asked: Asked, arrived: Arrived) -> dict[str, Any] | None:
         """Accuracies of this client's model, and of the one it was sent; nothing where they may not leave."""
         if "accuracies" not in self.owner.send:
             return None
-        asked.ledger.test(asked.memory, self.owner)
+        asked.ledger.count("test", asked.memory, self.owner)
         self._count(tests=1)
         with process_settings(arrived.run.experiment):
             scores = asdict(arrived.run.clients.evaluate(arrived.received))

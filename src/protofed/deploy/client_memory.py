@@ -94,12 +94,17 @@ def recall(memory: ClientMemory, group: Group, number: int) -> None:
     """Give a client, the only one of its group, the model it had after a round."""
     state = tensors_in(memory.read(number))
     group.taken[0] = state.pop("taken")
-    group.own.put([0], {name.removeprefix("own/"): tensor.unsqueeze(0) for name, tensor in state.items()})
+    own, memory_of = (
+        {name.removeprefix(part): tensor.unsqueeze(0) for name, tensor in state.items() if name.startswith(part)}
+        for part in ("own/", "memory/")
+    )
+    group.own.put([0], own, memory_of)
 
 
 def remember(memory: ClientMemory, group: Group, number: int) -> None:
     """Keep the model that a client has after a round."""
     state = {f"own/{name}": tensor[0].contiguous() for name, tensor in group.own.take([0]).items()}
+    state |= {f"memory/{name}": tensor[0].contiguous() for name, tensor in group.own.memory([0]).items()}
     memory.write(number, save(state | {"taken": group.taken[0].to(torch.int64)}))
     rounds = sorted(memory.rounds())
     played = [other for other in rounds if other <= number]  # later ones are of rounds that the server has lost

@@ -7,7 +7,7 @@ from pathlib import Path
 from protofed.deploy.client import experiment_here, federation_here
 from protofed.deploy.owner import PARTS, Owner
 from protofed.deploy.supervise import owner_at, place_of
-from protofed.engines.private import made_up
+from protofed.engines.private import made_up_upload
 from protofed.errors import RefusedError
 from protofed.experiment import Experiment
 from protofed.runs.setup import prepare
@@ -42,6 +42,6 @@ def _check_turn(owner: Owner, experiment: Experiment) -> None:
     owner.check_samples(len(here.clients[0].train), experiment)
     setup = prepare(experiment_here(experiment, owner), federation=here)
     owner.check_epochs(sum(phase.epochs for phase in setup.method.phases(experiment.epochs)))
-    upload = setup.method.upload(made_up(setup.engine.groups[0], len(here.classes)))
+    upload = made_up_upload(setup.engine, setup.engine.groups[0], len(here.classes))[1]
     owner.check_parts([part for part in PARTS if getattr(upload, part)])
     owner.check_size(upload.client(0).size())

@@ -8,7 +8,7 @@ import json
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from protofed.deploy.client_memory import ClientMemory
 from protofed.deploy.owner import Owner
@@ -60,26 +60,18 @@ class RunLedger:
         self.classes = asked
         self.keep(memory)
 
-    def turn(self, memory: ClientMemory, owner: Owner) -> None:
-        """Count a turn before it is taken: one that fails may have sent something.
+    def count(self, what: Literal["turn", "test"], memory: ClientMemory, owner: Owner) -> None:
+        """Count a turn or a test before it is taken: one that fails may have sent something.
+
+        A test, of a model that the server chose, tells of this client's samples as a turn does.
 
         Raises:
             RefusedError: the owner allows no more.
         """
-        if self.turns >= owner.turns:
-            raise RefusedError(f"another turn: it has taken the {owner.turns} of a run that are allowed")
-        self.turns += 1
-        self.keep(memory)
-
-    def test(self, memory: ClientMemory, owner: Owner) -> None:
-        """Count a test: what a model that the server chose makes of this client's samples tells of them.
-
-        Raises:
-            RefusedError: the owner allows no more.
-        """
-        if self.tests >= owner.turns:
-            raise RefusedError(f"another test: it has had the {owner.turns} of a run that are allowed")
-        self.tests += 1
+        counter = f"{what}s"
+        if (had := getattr(self, counter)) >= owner.turns:
+            raise RefusedError(f"another {what}: it has had the {owner.turns} of a run that are allowed")
+        setattr(self, counter, had + 1)
         self.keep(memory)
 
     def keep(self, memory: ClientMemory) -> None:

@@ -47,7 +47,7 @@ from protofed.deploy.wire import FAILED, REFUSED, Packet
 from protofed.deploy.worker import WorkerDiedError, WorkerProcess
 from protofed.errors import LostError, RefusedError
 
-FASTEST, SLOWEST = 0.05, 3.0
+FASTEST, SLOWEST = 0.02, 3.0
 """Seconds between two looks for work: a twentieth of the time since the last message, within these bounds."""
 COMES_BACK = 120.0
 """Seconds in which a client tries to connect first: a server takes one that was killed for present for a minute."""

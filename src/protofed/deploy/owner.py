@@ -19,7 +19,7 @@ from protofed.internal.schema import Bounds, made
 from protofed.internal.yaml_files import read_yaml
 
 T = TypeVar("T")
-PARTS = ("weights", "prototypes", "numbers")
+PARTS = ("weights", "prototypes", "numbers", "sums")
 """What an upload may hold."""
 SENT = (*PARTS, "accuracies")
 """What may leave a client."""
@@ -53,7 +53,7 @@ class Owner:
         "[fedproto, mp-fedcl]",
     )  # fmt: skip
     send: tuple[str, ...] = _key(
-        SENT, "What may leave: of weights, prototypes, numbers, accuracies.", "[prototypes, numbers]"
+        SENT, "What may leave: of weights, prototypes, numbers, sums, accuracies.", "[prototypes, numbers]"
     )
     secure: Literal["optional", "required"] = _key(
         "optional", "required: uploads leave under the masks of secure aggregation alone.", "required"

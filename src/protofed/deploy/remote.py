@@ -34,7 +34,6 @@ WORST = 1e12
 """A loss that is no usable number."""
 TRIES = 3
 """How often a round is played until it counts."""
-SCORES = {"/".join(parts) for parts in itertools.product(MODELS, TESTS, RULES)}
 """Names of accuracies that clients may tell."""
 
 
@@ -55,6 +54,8 @@ class Remote(Clients):
         """`setup` is made of stand-ins for the clients, `schema` the form of an upload."""
         self.method, self.federation, self.engine = setup.method, setup.federation, setup.engine
         self.clients, self.schema, self.settings = clients, schema, clients.settings
+        rules = [*RULES, *filter(None, [setup.method.rule])]
+        self.known = {"/".join(parts) for parts in itertools.product(MODELS, TESTS, rules)}
         self.scores = certain_names(setup.method, setup.engine.groups[0], setup.engine.initial_broadcast())
         self.clock = Clock(0, setup.experiment.rounds)
         self._traffic = Traffic()  # of the round or evaluation that is going on
@@ -123,10 +124,10 @@ class Remote(Clients):
         finally:
             self._scores = None
 
-    def declared(self, who: Sequence[int]) -> list[int]:
+    def declared(self, clock: Clock) -> list[int]:
         """By what they said when they came."""
-        sizes = [self.clients.known[member].samples for member in who]
-        return [times * size for times, size in zip(self.engine.counted(sizes), sizes, strict=True)]
+        sizes = [self.clients.known[member].samples for member in clock.who]
+        return [times * size for times, size in zip(self.engine.counted(sizes, clock), sizes, strict=True)]
 
     def _needed(self, who: Sequence[int]) -> int:
         """How many of a round's clients must answer."""
@@ -254,7 +255,7 @@ class Remote(Clients):
             right = all(isinstance(value, float) and 0 <= value <= 100 for value in values)
             right &= all(len(some) == 1 for some in found.per_client.values()) and bool(values)
             right &= all(found.per_domain.values())
-            right &= self.scores <= found.per_client.keys() <= SCORES and found.per_domain.keys() <= SCORES
+            right &= self.scores <= found.per_client.keys() <= self.known and found.per_domain.keys() <= self.known
             named = self.clients.domains(self.federation.domains)
             right &= all(domains.keys() <= set(named) for domains in found.per_domain.values())
             right &= set(found.diagnostic) <= found.per_client.keys() and (found.interval, found.tested) == ({}, None)

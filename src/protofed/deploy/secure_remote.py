@@ -15,6 +15,7 @@ from protofed.deploy.remote import Remote, TrainReply
 from protofed.deploy.wire import read_book, spelt
 from protofed.errors import RefusedError
 from protofed.messages import Broadcast, Traffic, Upload
+from protofed.methods.base import Clock
 from protofed.runs.setup import Setup
 from protofed.trust.screening import Schema, refusals, tensors_of
 from protofed.trust.secagg import (
@@ -42,9 +43,9 @@ class Secure(Remote):
         super().__init__(setup, clients, Schema({"numbers/masked": (torch.int64, (length(layout),))}, {}))
         self.layout = layout
 
-    def declared(self, who: Sequence[int]) -> list[int]:
+    def declared(self, clock: Clock) -> list[int]:
         """Of the sum, which is all that there is."""
-        return [sum(super().declared(who))]
+        return [sum(super().declared(clock))]
 
     def _needed(self, who: Sequence[int]) -> int:
         return max(super()._needed(who), threshold(len(who)))
@@ -79,7 +80,8 @@ class Secure(Remote):
         held = {member: publics[member] for member in sealed}
         total = numbers(unmask(masked, held, shares.given, threshold(len(self.clock.who))), self.layout)
         upload = upload_of(total, len(masked))
-        for why in refusals(upload, broadcast, self.declared(list(masked))).values():
+        declared = self.declared(self.clock._replace(who=tuple(masked)))
+        for why in refusals(upload, broadcast, declared).values():
             raise UnmaskError(f"the sum is of no use: {why}")
         turn = TrainReply(upload, float(total["loss"]) / len(masked))
         return Answers(dict.fromkeys(masked, turn), left_out, Traffic())

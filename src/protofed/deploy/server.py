@@ -19,12 +19,12 @@ from protofed.deploy.follow_run import HINT, HOPELESS
 from protofed.deploy.remote import Remote
 from protofed.deploy.secure_remote import Secure
 from protofed.deploy.server_settings import ELSEWHERE, Settings, check_out
-from protofed.engines.private import made_up
+from protofed.engines.private import made_up_upload
 from protofed.errors import DivergedError, HopelessError, LostError, UserError, missing_value, misused
 from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
 from protofed.internal.yaml_files import read_yaml
-from protofed.methods import build_method
+from protofed.methods import build_method, method_class
 from protofed.models import factory_of
 from protofed.randomness import generator
 from protofed.runs.folder import RunFolder, make_folder
@@ -115,19 +115,20 @@ def _label(clients: Connections) -> NetworkLabel:
 def _prepared(experiment: Experiment, clients: Connections, said: NetworkLabel) -> Run:
     """A run whose clients stand for those that are elsewhere."""
     stand_ins = [_noise(shape) for shape in said["shapes"]]
-    public = None if experiment.public is None else STAND_IN
+    looks = method_class(experiment.method).uses_public  # then the server's own images are what the method is about
+    public = experiment.public if looks or experiment.public is None else STAND_IN
     local = dataclasses.replace(
         experiment, engine="sequential", width=None, device="cpu", secure=False, public=public, data_dir=None
     )
     federation = Federation(tuple(stand_ins), tuple(said["classes"]), tuple(said["domains"]))
     setup = prepare(local, federation=federation)
     method, group = setup.method, setup.engine.groups[0]
-    upload = method.upload(made_up(group, len(said["classes"]))).reorder(torch.tensor([0]))
+    upload = made_up_upload(setup.engine, group, len(said["classes"]))[1].reorder(torch.tensor([0]))
     if experiment.secure:
         layout = layout_of(added(upload, 0.0, summed(method, "--secure")))
         remote: Remote = Secure(setup, clients, layout)
     else:
-        sent = method.upload(made_up(group, classes=1))
+        sent = made_up_upload(setup.engine, group, classes=1)[1]
         means = all(found.vectors.shape[-2] == 1 for found in sent.prototypes.values())
         remote = Remote(setup, clients, Schema.of(upload.client(0), slots=1 if means else SLOTS))
     return Run(dataclasses.replace(setup, experiment=experiment), remote)
