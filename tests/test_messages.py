@@ -150,7 +150,7 @@ def test_the_size_is_that_of_the_file_that_safetensors_writes(
 
 def test_a_copy_on_the_host_is_a_copy() -> None:
     sent = message((2, 3, 2), 0)
-    sent = Broadcast(sent.weights, sent.prototypes, sent.numbers, {"cache": torch.arange(3)})
+    sent = Broadcast(sent.weights, sent.prototypes, sent.numbers, kept={"cache": torch.arange(3)})
     copy = sent.on_host()
     assert_same(copy, sent)
     assert_close(dict(copy.kept), dict(sent.kept))
@@ -222,6 +222,24 @@ def expected_scalars(method: str, w: int) -> tuple[list[int], int]:
         "fednh": ([w + c * D for c in C_K], w + 6 * D),  # its classifier has a row for each of the six classes
         "fedrcl": ([w] * 3, w),
         "fedcda": ([w + 1] * 3, w),
+        "fedbn": ([w] * 3, w),  # of a model without BatchNorm
+        "lg-fedavg": ([HEAD] * 3, HEAD),
+        "fedbabu": ([w - HEAD] * 3, w),
+        "fedlc": ([w] * 3, w),
+        "fedrod": ([w - HEAD] * 3, w - HEAD),  # without the private head
+        "fedetf": ([w] * 3, w),
+        "fednova": ([w + 1] * 3, w),  # and ‖a_i‖₁
+        "scaffold": ([2 * w] * 3, 2 * w),  # control variates are as large as the model
+        "feddyn": ([w] * 3, w),
+        "ditto": ([w // 2] * 3, w // 2),  # of its two models one
+        "fedheal": ([w] * 3, w),  # and which updates are kept, which are no numbers
+        "fedgh": ([c * D for c in C_K], HEAD),
+        "fedtgp": ([c * D for c in C_K], C * D),
+        "fedncm": ([6 * D + 6] * 3, HEAD),  # sums have all six classes
+        "fed3r": ([(D + 1) ** 2 + 6 * (D + 1)] * 3, HEAD),
+        "fedcof": ([c * D for c in C_K], HEAD),
+        "fedpac": ([w + c * D + 6 * D + 1 for c in C_K], w + C * D),
+        "ccvr": ([w + 6 * (1 + D + D**2)] * 3, w),
         "fccl-plus": ([w] * 3, w),  # and what goes to and fro about public images, tested with the method
     }[method]
 

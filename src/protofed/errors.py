@@ -62,6 +62,10 @@ class LostError(HintedError, RuntimeError):
     """Another process of a run that several share has failed or is gone."""
 
 
+class DiskFullError(LostError):
+    """Something could not be written for want of room; what was written before is whole."""
+
+
 class RefusedError(Exception):
     """A message that is not what it should be, or asks for what is not allowed; the text says why."""
 

@@ -13,9 +13,13 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from protofed.errors import UserError
 from protofed.prototypes import Prototypes
 
 __all__ = ["Broadcast", "Message", "Upload"]
+
+PARTS = ("weights", "prototypes", "numbers", "sums")
+"""What a message may hold."""
 
 Layout = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 
@@ -33,12 +37,13 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Message:
-    """Hold what crosses the line between client and server: named weights, prototype sets and numbers.
+    """Hold what crosses the line between client and server: named weights, prototype sets, numbers and sums.
 
     Args:
         weights: tensors of a model by name, of any shape; of several clients with a leading axis [N, ...].
         prototypes: prototype sets by name, vectors [..., C, M, D] and counts [..., C, M].
         numbers: any other tensors by name, such as the numbers of samples [N].
+        sums: tensors by name that the server needs only the sum over clients of, such as ZᵀZ [N, D, D].
 
     Example:
         >>> import torch
@@ -53,6 +58,7 @@ class Message:
     weights: Mapping[str, Tensor] = field(default_factory=dict)
     prototypes: Mapping[str, Prototypes] = field(default_factory=dict)
     numbers: Mapping[str, Tensor] = field(default_factory=dict)
+    sums: Mapping[str, Tensor] = field(default_factory=dict)
 
     def flat(self) -> dict[str, Tensor]:
         """Return the wire form: flat named tensors, without the empty slots of prototypes."""
@@ -62,18 +68,19 @@ class Message:
             flat[f"prototypes/{name}/vectors"] = vectors.flatten(0, -2)[slots]
             flat[f"prototypes/{name}/index"] = torch.stack([slots, counts.flatten()[slots]], 1).to(torch.int32)
             flat[f"prototypes/{name}/shape"] = torch.tensor(vectors.shape, dtype=torch.int32)
-        return flat | {f"numbers/{name}": tensor for name, tensor in self.numbers.items()}
+        flat |= {f"numbers/{name}": tensor for name, tensor in self.numbers.items()}
+        return flat | {f"sums/{name}": tensor for name, tensor in self.sums.items()}
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, Tensor]) -> Self:
         """Return the message that `flat` was made from."""
-        parts: dict[str, dict[str, Tensor]] = {"weights": {}, "prototypes": {}, "numbers": {}}
+        parts: dict[str, dict[str, Tensor]] = {part: {} for part in PARTS}
         for path, tensor in flat.items():
             part, _, name = path.partition("/")
             parts[part][name] = tensor
         sets = sorted({path.rpartition("/")[0] for path in parts["prototypes"]})
         unpacked = {name: _unpack(parts["prototypes"], name) for name in sets}
-        return cls(parts["weights"], unpacked, parts["numbers"])
+        return cls(parts["weights"], unpacked, parts["numbers"], parts["sums"])
 
     def encode(self) -> bytes:
         """Return the bytes that go over the wire: a safetensors file, or nothing if there is nothing to say."""
@@ -97,7 +104,8 @@ class Message:
             layout.append((f"prototypes/{name}/vectors", vectors.dtype, (number, vectors.shape[-1])))
             layout.append((f"prototypes/{name}/index", torch.int32, (number, 2)))
             layout.append((f"prototypes/{name}/shape", torch.int32, (vectors.dim(),)))
-        layout += [(f"numbers/{name}", tensor.dtype, tuple(tensor.shape)) for name, tensor in self.numbers.items()]
+        for part, tensors in (("numbers", self.numbers), ("sums", self.sums)):
+            layout += [(f"{part}/{name}", tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()]
         return _serialised_size(tuple(layout)) if layout else 0
 
 
@@ -109,6 +117,7 @@ class Broadcast(Message):
         weights: tensors of a model by name, without a client axis.
         prototypes: prototype sets by name, vectors [C, M, D], or [N, C, M, D] where a set is of N clients.
         numbers: any other tensors by name.
+        sums: none: they are what clients send.
         kept: what stays at the server for its next aggregation: in the checkpoint, never on the wire.
 
     Example:
@@ -118,7 +127,12 @@ class Broadcast(Message):
         92
     """
 
-    kept: Mapping[str, Tensor] = field(default_factory=dict)
+    kept: Mapping[str, Tensor] = field(default_factory=dict, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Sums are what clients send: those that receive have nothing to add up."""
+        if self.sums:
+            raise UserError("sums of a broadcast", ", ".join(self.sums), "a server sends numbers, or keeps them")
 
     def on_host(self) -> Broadcast:
         """Copy the broadcast to the host's memory; from a GPU the copy is under way."""
@@ -129,7 +143,7 @@ class Broadcast(Message):
         vectors = copies({name: found.vectors for name, found in self.prototypes.items()})
         counts = copies({name: found.counts for name, found in self.prototypes.items()})
         sets = {name: Prototypes(vectors[name], counts[name]) for name in vectors}
-        return Broadcast(copies(self.weights), sets, copies(self.numbers), copies(self.kept))
+        return Broadcast(copies(self.weights), sets, copies(self.numbers), kept=copies(self.kept))
 
 
 class Upload(Message):
@@ -139,6 +153,7 @@ class Upload(Message):
         weights: tensors of a model by name, [N, ...].
         prototypes: prototype sets by name, vectors [N, C, M, D] and counts [N, C, M].
         numbers: any other tensors by name, such as `samples` [N].
+        sums: tensors by name of which the server uses the sum over clients only, [N, ...].
 
     Example:
         >>> import torch
@@ -156,11 +171,12 @@ class Upload(Message):
             {name: tensor[row] for name, tensor in self.weights.items()},
             {name: prototypes.take(row) for name, prototypes in self.prototypes.items()},
             {name: tensor[row] for name, tensor in self.numbers.items()},
+            {name: tensor[row] for name, tensor in self.sums.items()},
         )
 
     def sizes(self) -> list[int]:
         """Count every client's bytes on the wire, with one transfer from the device; none where nothing is sent."""
-        rest = [*self.weights.values(), *self.numbers.values()]
+        rest = [*self.weights.values(), *self.numbers.values(), *self.sums.values()]
         filled = [found.filled.flatten(1).sum(1) for found in self.prototypes.values()]
         if not (rest or filled):
             return []
@@ -190,6 +206,7 @@ class Upload(Message):
             {name: tensor[order] for name, tensor in self.weights.items()},
             {name: prototypes.take(order) for name, prototypes in self.prototypes.items()},
             {name: tensor[order] for name, tensor in self.numbers.items()},
+            {name: tensor[order] for name, tensor in self.sums.items()},
         )
 
     @staticmethod
@@ -200,6 +217,7 @@ class Upload(Message):
                 {name: tensor.unsqueeze(0) for name, tensor in one.weights.items()},
                 {name: Prototypes(*(part.unsqueeze(0) for part in found)) for name, found in one.prototypes.items()},
                 {name: tensor.unsqueeze(0) for name, tensor in one.numbers.items()},
+                {name: tensor.unsqueeze(0) for name, tensor in one.sums.items()},
             )
             for one in uploads
         ]
@@ -215,6 +233,7 @@ class Upload(Message):
             {name: torch.cat([upload.weights[name] for upload in uploads]) for name in first.weights},
             {name: _join([upload.prototypes[name] for upload in uploads]) for name in first.prototypes},
             {name: torch.cat([upload.numbers[name] for upload in uploads]) for name in first.numbers},
+            {name: torch.cat([upload.sums[name] for upload in uploads]) for name in first.sums},
         )
 
 

@@ -91,6 +91,11 @@ def uniform(keys: Tensor, site: int, shape: tuple[int, ...]) -> Tensor:
     return bits(keys, site, shape).to(torch.float64) / 2**32
 
 
+def for_draws(key: Tensor) -> Tensor:
+    """The key, made from that of a step, by which a loss draws: dropout has the step's own."""
+    return _mix(key ^ 0x5BD1E995)
+
+
 def step_keys(key: Tensor, steps: int, first: Tensor | int = 0) -> Tensor:
     """A key for each of some steps of a turn, from step number `first` [...] on: [..., steps] from keys [...]."""
     start = (key + first).unsqueeze(-1)

@@ -10,7 +10,7 @@ import torch
 
 from protofed.experiment import Experiment
 from protofed.messages import Upload
-from protofed.methods.base import Clock
+from protofed.methods.base import Clock, Server
 from protofed.models import build
 from protofed.randomness import key
 from protofed.runs.run import Run, new_run
@@ -21,6 +21,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedplcc": {"model": "cnn", "params": {"lambda1": 1.0}},
     "fedsc": {"model": "cnn", "epochs": 2},
     "fesem": {"model": "mlp"},  # something else is sent to each
+    "fedrod": {"model": "cnn"},  # a head stays, and answers with the other
+    "scaffold": {"model": "mlp"},  # clients remember, send sums and receive numbers
+    "ditto": {"model": "mlp"},  # two models, and a rule of its own
+    "fedheal": {"model": "mlp"},  # what is sent depends on what is remembered
+    "fed3r": {"model": "mlp"},  # nobody trains, and sums are sent
+    "fedpac": {"model": "cnn"},  # what was prepared is sent
+    "ccvr": {"model": "cnn"},  # clients take fewer steps in the last round
 }
 
 
@@ -53,7 +60,7 @@ def test_a_client_alone_trains_sends_and_scores_as_among_others(method: str) -> 
             [client.engine.round([k], whole.method.send(sent, k), clock).uploads for k, client in enumerate(clients)]
         )
         line = whole.play_round()
-        made = whole.method.aggregate(uploads, sent, clock)
+        made = whole.method.aggregate(uploads, Server(sent, clock))
         for name, value in whole.broadcast.flat().items():
             assert torch.equal(value, made.flat()[name]), name
         for k, client in enumerate(clients):

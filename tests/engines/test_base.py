@@ -46,3 +46,22 @@ def test_what_a_method_advises_can_be_set(name: str) -> None:
     assert "--lr" in cls.advice
     assert set(re.findall(r"--set (\w+)", cls.advice)) <= parameters(cls).keys()
     assert "--set" in cls.advice or name not in ("fedplvm", "fedplcc")
+
+
+@dataclass(frozen=True)
+class Heavier(FedAvg):
+    """The loss grows with the momentum."""
+
+    name: ClassVar[str] = "heavier"
+
+    def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
+        """FedAvg's, times 1 + ρ."""
+        return super().loss(model, batch, turn) * (1 + turn.momentum)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@pytest.mark.parametrize(("given", "rho"), [({"momentum": 0.25}, 0.25), ({"optimiser": "adam"}, 0.0)])
+def test_a_turn_knows_the_momentum_of_its_sgd(engine: str, given: dict[str, object], rho: float) -> None:
+    tiny = {"model": "cnn", "train_size": 120, "clients": 2, "rounds": 1, "device": "cpu", "steps": 1, **given}
+    heavier, plain = (protofed.run(method, engine=engine, **tiny) for method in (Heavier(), FedAvg()))  # type: ignore[arg-type]
+    assert heavier.history[0].loss == pytest.approx((1 + rho) * plain.history[0].loss)

@@ -85,7 +85,7 @@ def test_packing_and_unpacking_leave_aligned_tensors(clients: int, seed: int) ->
     packed = layout.pack(models(clients, seed))
     assert packed.shape == (clients, layout.size // 8)
     assert layout.size - 8 < sum(value.nbytes for value in INITIAL.values()) <= layout.size
-    unpacked = layout.unpack(packed)
+    unpacked = layout.unpack(packed, INITIAL)
     same(unpacked, models(clients, seed))
     assert all(value.is_contiguous() and value.data_ptr() % 16 == 0 for value in unpacked.values())
 

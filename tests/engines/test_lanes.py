@@ -13,7 +13,7 @@ from protofed.engines import stacked
 from protofed.engines.stacked import Stacked
 from protofed.errors import UserError
 from protofed.experiment import Experiment
-from tests.support.nets import assert_same_run, one_of_each_kind, play
+from tests.support.nets import assert_same_run, one_of_each_kind, play, trains
 
 
 class Replay:
@@ -59,7 +59,8 @@ def test_what_is_recorded_gives_the_sequential_engines_numbers(method: str, monk
     Replay.made.update(recordings=0, replays=0)
     fast = play(method, engine="stacked", lr_decay=0.9)
     assert_same_run(slow, fast)
-    assert 0 < Replay.made["recordings"] < Replay.made["replays"]
+    if trains(method):
+        assert 0 < Replay.made["recordings"] < Replay.made["replays"]
 
 
 def test_rounds_share_recordings_unless_a_rate_is_in_them(monkeypatch: pytest.MonkeyPatch) -> None:

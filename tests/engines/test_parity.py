@@ -23,6 +23,7 @@ from tests.support.nets import CLASSES, Norm, Part, assert_same_run, federation,
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in METHODS},
     "fedavg uniform": ("fedavg", {"averaging": "uniform"}),
+    "fedavg total": ("fedavg", {"norm": "total"}),
     "fedprox strong": ("fedprox", {"mu": 1.0}),
     "fedproto per prototype": ("fedproto", {"per": "prototype"}),
     "fedproto l1": ("fedproto", {"metric": "l1", "lam": 0.1}),

@@ -103,9 +103,9 @@ class AsksLater(FedAvg):
     def prototypes(self, trained: Trained) -> Mapping[str, Prototypes]:
         return {"means": class_means(trained.features, trained.labels, trained.classes)}
 
-    def aggregate(self, uploads, previous, clock) -> Broadcast:  # type: ignore[no-untyped-def]
+    def aggregate(self, uploads, server) -> Broadcast:  # type: ignore[no-untyped-def]
         means = uploads.prototypes["means"]
-        return Broadcast(super().aggregate(uploads, previous, clock).weights, {"means": means.take(0)})
+        return Broadcast(super().aggregate(uploads, server).weights, {"means": means.take(0)})
 
 
 @dataclass(frozen=True)

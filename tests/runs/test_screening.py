@@ -12,7 +12,7 @@ from torch import Tensor
 from protofed.errors import LostError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Trained
+from protofed.methods.base import Trained, Turn
 from protofed.methods.fccl_plus import FCCLPlus
 from protofed.methods.fedavg import FedAvg
 from protofed.prototypes import Prototypes
@@ -73,8 +73,8 @@ class Liar(FedAvg):
 
     every: bool = False
 
-    def upload(self, trained: Trained) -> Upload:
-        sent = super().upload(trained)
+    def upload(self, trained: Trained, turn: Turn) -> Upload:
+        sent = super().upload(trained, turn)
         bad = {name: tensor.clone() for name, tensor in sent.weights.items()}
         for tensor in bad.values():
             tensor[: None if self.every else 1] = float("nan")

@@ -65,7 +65,7 @@ def test_what_is_released_is_what_the_method_gets() -> None:
 
 
 def test_screening_rejects_by_client() -> None:
-    sent, notes = Screening(lambda who: [5] * len(who)).apply(uploads(1, float("nan"), 3), SENT, CLOCK)
+    sent, notes = Screening(lambda clock: [5] * len(clock.who)).apply(uploads(1, float("nan"), 3), SENT, CLOCK)
     assert notes.rejected == {7: "refused: it holds a number that is not finite"}
     assert sent.weights["w"][:, 0].tolist() == [1, 3]
 

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from protofed.data import Client, Dataset, Federation, Samples
 from protofed.data.sources.digits import digits
 from protofed.experiment import Experiment
-from protofed.methods import METHODS
+from protofed.methods import METHODS, build_method
 from protofed.models import ModelSpec, Output
 from protofed.runs.run import Run, new_run
 
@@ -30,6 +30,12 @@ one_of_each_kind = pytest.mark.parametrize(
     "method", [pytest.param(name, marks=[] if name in KINDS else [pytest.mark.slow]) for name in METHODS]
 )
 """All methods; those like another are slow tests."""
+
+
+def trains(method: str) -> bool:
+    """Whether clients train; otherwise no optimiser and no step changes anything."""
+    return bool(build_method(method, {}).phases(1))
+
 
 # Class 5 is held by nobody. With batches of 8: 41 and 17 leave one sample over, 19 leaves three, 9 is one batch.
 UNEQUAL: tuple[Part, ...] = ({0: 20, 1: 16, 2: 5}, {1: 9, 2: 8}, {0: 3, 3: 16}, {3: 12, 4: 12}, {0: 4, 4: 5})

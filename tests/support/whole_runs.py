@@ -15,6 +15,7 @@ from protofed.experiment import Experiment
 from protofed.methods.base import Clock, Method
 from protofed.methods.fedavg import FedAvg
 from protofed.models import ModelSpec, Output
+from protofed.models.layers import step
 from protofed.runs.run import Run, new_run
 from tests.reference import plain_rounds as slow
 from tests.support.nets import Part, assert_same_run, federation, gap, own
@@ -64,6 +65,10 @@ def everything(name: str) -> bool:
     return bool(name)
 
 
+def nowhere(name: str) -> bool:
+    return not name
+
+
 def base(name: str) -> bool:
     return name.startswith("conv")
 
@@ -85,12 +90,14 @@ def assert_rounds_are_those_of_plain_loops(
     trains: Sequence[Callable[[str], bool]] = (everything,),
     shares: Callable[[str], bool] = everything,
     by_samples: bool = True,
+    model: ModelSpec = Levels,
+    stays: Callable[[str], bool] = nowhere,
 ) -> None:
     """Two of three clients a round, so that a client's previous model is not of the round before."""
     clients = federation(PARTS, test=30)
     options: dict[str, Any] = {"weight_decay": 0.0, "epochs": 1, "clients": clients, "participation": 0.67, "seed": 2}
-    run = run_of(method, engine, 4, Levels, **options)
-    group = run_of(method, engine, 0, Levels, **options).engine.groups[0]
+    run = run_of(method, engine, 4, model, **options)
+    group = run_of(method, engine, 0, model, **options).engine.groups[0]
     rounds: list[dict[int, list[list[list[int]]]]] = []
     for number, line in enumerate(run.history):
         rounds.append({})
@@ -106,7 +113,8 @@ def assert_rounds_are_those_of_plain_loops(
     rates = [0.02 * 0.9**number for number in range(len(rounds))]
     turns = [who for line in rounds for who in line]
     assert max(turns.count(who) for who in range(3)) > min(turns.count(who) for who in range(3)) > 1
-    expected = slow.play(module, data, rounds, trains, shares, sizes, rates, term, method.clip)
+    with step(torch.tensor(0)):  # BatchNorm of whole batches
+        expected = slow.play(module, data, rounds, trains, shares, sizes, rates, term, method.clip, stays)
     for name, value in run.engine.groups[0].own.take(range(3)).items():
         assert_close(value, torch.stack([state[name] for state in expected]), atol=1e-10, rtol=0, msg=name)
 

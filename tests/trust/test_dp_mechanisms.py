@@ -528,6 +528,9 @@ def test_batchnorm_has_no_gradient_of_a_single_sample() -> None:
         ("fedsc", {}, "look at all of their data before they train"),
         ("fedrcl", {}, "depends on the other samples of the batch"),
         ("fedproto", {"per": "prototype"}, "depends on the other samples of the batch"),
+        ("fedlc", {}, "depends on how many samples of each class the client has"),
+        ("fedrod", {}, "depends on how many samples of each class the client has"),
+        ("fedetf", {}, "depends on how many samples of each class the client has"),
         ("fedcda", {}, "its clients also send: loss"),
         ("fccl-plus", {}, "also exchange what they make of public images"),
     ],
@@ -537,6 +540,11 @@ def test_a_method_of_which_it_is_not_known_what_a_sample_does_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=f"invalid value '{method}' for --method with --privacy example: .*{why}"):
         new_run(asked(method=method, params=params, privacy="example", clip=1.0, public="digits"))
+
+
+@pytest.mark.parametrize(("method", "params"), [("fedlc", {"tau": 0}), ("fedetf", {"gamma": 0}), ("fedbabu", {})])
+def test_a_method_whose_loss_does_not_see_class_counts_is_not_refused(method: str, params: dict[str, Any]) -> None:
+    new_run(asked(method=method, params=params, privacy="example", clip=1.0)).play_round()
 
 
 @pytest.mark.parametrize("method", ["mp-fedcl", "fpl", "fedcda", "fesem"])

@@ -11,8 +11,9 @@ import torch
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
-from protofed.methods import METHODS, build_method
-from protofed.methods.base import Clock, Method
+from protofed.methods import METHODS, build_method, method_class
+from protofed.methods.base import Clock, Method, Server
+from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedproto import FedProto
 from protofed.prototypes import Prototypes
 from protofed.runs.run import new_run
@@ -29,6 +30,17 @@ SUMMED: dict[str, dict[str, Any]] = {
     "fedproto": {},
     "fedproc": {},
     "fednh": {},
+    "fedbn": {},
+    "lg-fedavg": {},
+    "fedbabu": {},
+    "fedlc": {},
+    "fedrod": {},
+    "fedetf": {},
+    "scaffold": {},
+    "ditto": {},
+    "fedncm": {},
+    "fed3r": {},
+    "ccvr": {},
 }
 READINGS: list[tuple[str, dict[str, Any]]] = [
     *((name, params) for name, params in SUMMED.items()),
@@ -47,6 +59,9 @@ def close(found: Broadcast, expected: Broadcast) -> None:
     for name, sets in expected.prototypes.items():
         torch.testing.assert_close(found.prototypes[name].vectors, sets.vectors, rtol=1e-9, atol=1e-9)
         assert found.prototypes[name].counts.tolist() == sets.counts.tolist()
+    assert found.numbers.keys() == expected.numbers.keys()
+    for name, tensor in expected.numbers.items():
+        torch.testing.assert_close(found.numbers[name], tensor, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(("name", "params"), READINGS)
@@ -59,8 +74,8 @@ def test_the_sum_is_all_that_the_server_needs(name: str, params: dict[str, Any])
     how = summed(run.method, "--secure")
     total = {path: tensor.sum(0) for path, tensor in terms(uploads, how).items()}
     close(
-        run.method.aggregate(upload_of(total, clients=4), run.broadcast, clock._replace(who=(0,))),
-        run.method.aggregate(uploads, run.broadcast, clock),
+        run.method.aggregate(upload_of(total, clients=4), Server(run.broadcast, clock._replace(who=(0,)))),
+        run.method.aggregate(uploads, Server(run.broadcast, clock)),
     )
 
 
@@ -75,11 +90,17 @@ def test_the_equation_that_divides_twice_is_no_mean_of_sums() -> None:
         summed(build_method("fedproto", {"weighting": "literal"}), "--secure")
 
 
+@pytest.mark.parametrize("name", [name for name in SUMMED if issubclass(method_class(name), FedAvg)])
+def test_total_variances_are_no_sum(name: str) -> None:
+    with pytest.raises(UserError, match="each client's own"):
+        summed(build_method(name, {"norm": "total"}), "--secure")
+
+
 @dataclass(frozen=True)
 class Medians(FedProto):
     """An aggregation of its own."""
 
-    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:  # noqa: ARG002
+    def aggregate(self, uploads: Upload, server: Server) -> Broadcast:  # noqa: ARG002
         return Broadcast()
 
 

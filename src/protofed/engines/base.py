@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from protofed.data.federation import Federation
+from protofed.data.images import fit
 from protofed.engines.batches import Losses, Samples, Schedule, schedule, steps_in_epoch
 from protofed.engines.client_group import Group, Personal, State, Turns
 from protofed.engines.distributed import ALONE, Ranks
@@ -20,7 +21,7 @@ from protofed.errors import DivergedError, UserError
 from protofed.experiment import Experiment
 from protofed.internal.profiling import section
 from protofed.messages import Broadcast, Traffic, Upload
-from protofed.methods.base import Batch, Clock, Method, Phase, Trained, Turn
+from protofed.methods.base import Batch, Clock, Method, Phase, Server, Trained, Turn
 from protofed.methods.optimisers import OPTIMISERS
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes
@@ -38,8 +39,9 @@ class Share(NamedTuple):
 
     group: int
     rows: list[int]
-    upload: tuple[dict[str, Tensor], dict[str, Prototypes], dict[str, Tensor]]  # weights, prototypes, numbers
+    upload: tuple[dict[str, Tensor], dict[str, Prototypes], dict[str, Tensor], dict[str, Tensor]]  # see Upload
     weights: dict[str, Tensor]
+    memory: dict[str, Tensor]
     losses: Tensor  # [clients]: mean training losses
 
 
@@ -94,6 +96,10 @@ class Engine(ABC):
         """Features [n, B, D] and logits [n, B, C] of one batch by n models, in eval mode."""
 
     @abstractmethod
+    def answers(self, group: Group, states: State, turns: Turns, x: Tensor) -> Tensor:
+        """Logits [n, B, C] of one batch by n models and the method's own rule, in eval mode."""
+
+    @abstractmethod
     def embed(self, group: Group, rows: Sequence[int], states: State) -> tuple[Tensor, Tensor]:
         """Features [n, m, D] of each client's training samples by its model, in eval mode; labels [n, m], -1 pads."""
 
@@ -110,7 +116,7 @@ class Engine(ABC):
         received = self.receive(who, broadcast)
         shares = self.ranks.gather(self._play(self.present(received), received, clock), self.device)
         for share in shares:
-            self.groups[share.group].keep(share.rows, share.weights)
+            self.groups[share.group].keep(share.rows, share.weights, share.memory)
         by_member = zip(self._members(shares), torch.cat([share.losses for share in shares]).tolist(), strict=True)
         uploads = self._uploads(shares)
         traffic = Traffic(sum(uploads.sizes()), sent_bytes(self.method, broadcast, who))
@@ -119,54 +125,78 @@ class Engine(ABC):
     def _play(self, present: Present, received: Mapping[int, Broadcast], clock: Clock) -> list[Share]:
         """Train the clients of each group, then make their uploads: by then a GPU has work queued for all of them."""
         losses = []
-        played: list[tuple[Group, list[int], Trained]] = []
+        played: list[tuple[Group, list[int], Trained, Turns]] = []
         for group, rows in present:
             sent = [received[group.members[row]] for row in rows]
-            turns = self._prepared(group, rows, self._turns(group, rows, sent, clock), sent[0])
             with section("data"):
                 batches = self.schedule(group, rows, clock)
+            turns = self._prepared(group, rows, self._turns(group, rows, sent, clock, batches.steps), sent[0])
             with section("forward/backward"):
-                weights, collected, lost = self.train(group, rows, turns, batches)
+                trains = self.train if batches.epochs else self._as_it_came
+                weights, collected, lost = trains(group, rows, turns, batches)
             trained = self._trained(group, rows, weights, collected, lost.last(batches.each).means(), clock)
-            played.append((group, rows, trained))
+            played.append((group, rows, trained, turns))
             losses.append((lost, lost.means()))
         shares = []
-        for (group, rows, trained), (_, means) in zip(played, losses, strict=True):
+        for (group, rows, trained, turns), (_, means) in zip(played, losses, strict=True):
             with section("prototypes"):
-                upload = self.guarded(self.upload(trained), group, rows, trained, clock)
-            shares.append(self._share(group, rows, upload, trained.weights, means))
-        for (group, rows, _), (lost, means) in zip(played, losses, strict=True):
+                made, memory = self.upload(trained, turns, self.keys(group, rows, "upload", clock))
+                upload = self.guarded(made, group, rows, trained, clock)
+            shares.append(self._share(group, rows, upload, trained.weights, memory, means))
+        for (group, rows, _, _), (lost, means) in zip(played, losses, strict=True):
             self._check_finite([group.members[row] for row in rows], lost, means, clock)  # here a GPU is waited for
         return shares
+
+    def _as_it_came(
+        self,
+        group: Group,
+        rows: Sequence[int],
+        turns: Turns,
+        batches: Schedule,  # noqa: ARG002
+    ) -> tuple[dict[str, Tensor], Collected, Losses]:
+        """What `train` gives for a method without phases, whose clients do not train."""
+        none = torch.zeros(len(rows), 1, dtype=group.dtype, device=self.device)
+        weights = {name: value.clone() for name, value in group.start(rows, turns).items()}
+        return weights, None, Losses(none, torch.ones_like(none, dtype=torch.bool))
 
     def prepare(self, features: Tensor, labels: Tensor, received: Broadcast) -> dict[str, Tensor]:
         """What clients make of their data before they train."""
         return dict(self.method.prepare(features, labels, received))
 
-    def upload(self, trained: Trained) -> Upload:
-        """What clients send."""
-        return self.method.upload(trained)
+    def upload(self, trained: Trained, turns: Turns, keys: Tensor) -> tuple[Upload, dict[str, Tensor]]:
+        """What clients send, and what they remember."""
+        turn = turns.turn(turns.personal, keys)
+        upload, memory = self.method.upload(trained, turn), dict(self.method.remember(trained, turn))
+        begun, kept = ({n: (v.dtype, v.shape) for n, v in part.items()} for part in (turn.memory, memory))
+        if kept != begun:
+            why = (
+                f"what it remembers must have the names, types and shapes that its memory begins with: {sorted(begun)}"
+            )
+            raise UserError("--method", self.method.name, why)
+        return upload, memory
 
     def guarded(self, upload: Upload, group: Group, rows: Sequence[int], trained: Trained, clock: Clock) -> Upload:  # noqa: ARG002
         """What of it leaves the clients: no prototype that stands for too few samples."""
         least = self.experiment.min_count
-        times = self.counted([group.sizes[row] for row in rows])
+        mine = clock._replace(who=tuple(group.members[row] for row in rows))
+        times = self.counted([group.sizes[row] for row in rows], mine)
         return enough(upload, [least * number for number in times]) if least else upload
 
-    def counted(self, sizes: Sequence[int]) -> list[int]:
-        """How often at most prototypes of clients with so many samples count one of them."""
-        if self.method.collect not in ("last-epoch", "all-epochs"):
+    def counted(self, sizes: Sequence[int], clock: Clock) -> list[int]:
+        """How often at most prototypes of the round's clients, with so many samples each, count one of them."""
+        if self.method.collect not in ("last-epoch", "all-epochs") or not self._epochs():
             return [1] * len(sizes)
         batches, _ = steps_in_epoch(np.array(sizes), self.experiment.batch_size)
-        ends = self.steps(sizes)
-        begins = ends - ends // self._epochs() if self.method.collect == "last-epoch" else np.zeros_like(ends)
+        each = np.array([self._effort(*one, clock)[0] for one in zip(sizes, clock.who, strict=True)])
+        ends = each * self._epochs()
+        begins = ends - each if self.method.collect == "last-epoch" else np.zeros_like(ends)
         passes: list[int] = (-(-ends // batches) - begins // batches).tolist()  # over the samples, that steps touch
         return passes
 
-    def declared(self, who: Sequence[int]) -> list[int]:
-        """The most samples that prototypes of these clients may count: what they have said that they train on."""
-        sizes = [len(self.federation.members[member].train) for member in who]
-        return [times * size for times, size in zip(self.counted(sizes), sizes, strict=True)]
+    def declared(self, clock: Clock) -> list[int]:
+        """The most samples that prototypes of the round's clients may count: what they have said they train on."""
+        sizes = [len(self.federation.members[member].train) for member in clock.who]
+        return [times * size for times, size in zip(self.counted(sizes, clock), sizes, strict=True)]
 
     def trial(self, group: Group, rows: Sequence[int], steps: int) -> float:
         """Seconds that the first steps of some clients take, for each of them and each step; nothing is kept."""
@@ -174,8 +204,8 @@ class Engine(ABC):
         clock = Clock(0, self.experiment.rounds, tuple(members), self.federation.total, self.experiment.seed)
         received = self.receive(members, self.initial_broadcast())
         sent = [received[member] for member in members]
-        turns = self._prepared(group, rows, self._turns(group, rows, sent, clock), sent[0])
         batches = self.schedule(group, rows, clock).head(steps)
+        turns = self._prepared(group, rows, self._turns(group, rows, sent, clock, batches.steps), sent[0])
         began = time.perf_counter()
         _, _, losses = self.train(group, rows, turns, batches)
         float(losses.means().sum())  # a GPU is waited for
@@ -184,18 +214,45 @@ class Engine(ABC):
     def initial_broadcast(self) -> Broadcast:
         """What the server sends first: the common initial weights, as far as the method shares them."""
         initial = self.groups[0].own.initial
-        return Broadcast({name: value.clone() for name, value in initial.items() if self.method.shares(name)})
+        shared = self.method.shared(initial)
+        return Broadcast({name: value.clone() for name, value in initial.items() if name in shared})
+
+    def server(self, previous: Broadcast, clock: Clock) -> Server:
+        """What the server knows when it aggregates."""
+        group = self.groups[0]
+        public = None
+        if self.public is not None and self.method.uses_public:
+            public = group.pixels(fit(self.public, group.images.shape[1:]))
+        return Server(previous, clock, self.net(group, {**group.own.initial, **previous.weights}), public)
 
     def schedule(self, group: Group, rows: Sequence[int], clock: Clock) -> Schedule:
         """The batches of some clients in one round."""
         draws = [generator(self.experiment.seed, "batches", group.members[row], clock.round) for row in rows]
-        sizes, experiment = [group.sizes[row] for row in rows], self.experiment
-        return schedule(sizes, experiment.batch_size, self._epochs(), draws, experiment.steps)
+        sizes = [group.sizes[row] for row in rows]
+        each = [self._effort(size, group.members[row], clock)[0] for size, row in zip(sizes, rows, strict=True)]
+        return schedule(sizes, self.experiment.batch_size, self._epochs(), draws, each)
+
+    def _effort(self, size: int, member: int, clock: Clock) -> tuple[int, float]:
+        """Steps of a client with so many samples in place of an epoch, and the factor on its learning rate."""
+        steps, factor = self.method.effort(int(self._each([size])[0]), member, clock)
+        if steps < 1 or not factor > 0:
+            why = f"a client must take 1 step or more, at a rate above 0, not {steps} at {factor:g} times the rate"
+            raise UserError("--method", self.method.name, why)
+        return steps, factor
+
+    @property
+    def paced(self) -> bool:
+        """Whether clients may differ in their learning rates."""
+        return type(self.method).effort is not Method.effort
+
+    def _each(self, sizes: Sequence[int]) -> Samples:
+        """[clients]: steps in an epoch, or in place of one."""
+        each, _ = steps_in_epoch(np.array(sizes), self.experiment.batch_size)
+        return each if self.experiment.steps is None else np.full_like(each, self.experiment.steps)
 
     def steps(self, sizes: Sequence[int]) -> Samples:
         """[clients]: steps of a turn of clients with so many samples."""
-        each, _ = steps_in_epoch(np.array(sizes), self.experiment.batch_size)
-        return (each if self.experiment.steps is None else np.full_like(each, self.experiment.steps)) * self._epochs()
+        return self._each(sizes) * self._epochs()
 
     def _epochs(self) -> int:
         """Of a turn."""
@@ -217,15 +274,33 @@ class Engine(ABC):
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
         """The method's loss of each sample of one client's batch."""
-        loss = self.method.loss(model, batch, turn)
+        state = torch.get_rng_state()
+        try:
+            loss = self.method.loss(model, batch, turn)
+        except RuntimeError as error:
+            if "randomness" in str(error):  # vmap's word for a draw that all clients would share
+                raise self._draws() from None
+            raise
+        if not torch.equal(state, torch.get_rng_state()):
+            raise self._draws()
         if loss.shape != batch.y.shape:  # an average of the method's own would include padding
             why = f"its loss must be one value per sample, not of shape {list(loss.shape)}"
             raise UserError("--method", self.method.name, why)
         return loss
 
+    def _draws(self) -> UserError:
+        """What is drawn from a stream depends on who drew before: not the same in another engine, or after a resume."""
+        why = "its loss or its model draws from torch's global generator"
+        hint = "draw with protofed.randomness.uniform(turn.key, site, shape), and use protofed.models.layers.Dropout"
+        return UserError("--method", self.method.name, why, hint=hint)
+
     def rate(self, clock: Clock) -> float:
         """This round's learning rate."""
         return self.experiment.lr * self.experiment.lr_decay**clock.round
+
+    def rate_of(self, group: Group, row: int, clock: Clock) -> float:
+        """That of a client."""
+        return self.rate(clock) * (self._effort(group.sizes[row], group.members[row], clock)[1] if self.paced else 1)
 
     def optimiser(self, parameters: Iterable[Tensor], rate: float) -> torch.optim.Optimizer:
         """The method's optimiser, unless the experiment names another than SGD."""
@@ -255,7 +330,8 @@ class Engine(ABC):
         self, group: Group, rows: Sequence[int], weights: State, collected: Collected, losses: Tensor, clock: Clock
     ) -> Trained:
         """What the method makes its uploads from."""
-        alone = self.method.collect is not None and self.experiment.hides_examples  # each sample once
+        # each sample once: where that is promised, or nobody trains
+        alone = self.method.collect is not None and (self.experiment.hides_examples or not self._epochs())
         if alone or self.method.collect == "eval-pass":
             with section("prototypes"):
                 collected = self.embed(group, rows, weights)
@@ -273,7 +349,7 @@ class Engine(ABC):
     def gathered(self, present: Present, made: Sequence[Upload]) -> Upload:
         """What the clients of each group have made, of all processes, in client order."""
         shares = [
-            self._share(group, rows, upload, {}, torch.empty(0))
+            self._share(group, rows, upload, {}, {}, torch.empty(0))
             for (group, rows), upload in zip(present, made, strict=True)
         ]
         return self._uploads(self.ranks.gather(shares, self.device))
@@ -282,7 +358,8 @@ class Engine(ABC):
         self, group: Group, rows: Sequence[int], received: Mapping[int, Broadcast], clock: Clock
     ) -> dict[str, Tensor]:
         """The models as clients trained them last; what was received, for those that had no turn yet."""
-        begin = group.start(rows, self._turns(group, rows, [received[group.members[row]] for row in rows], clock))
+        sent = [received[group.members[row]] for row in rows]
+        begin = group.start(rows, self._turns(group, rows, sent, clock, torch.zeros(len(rows), dtype=torch.int64)))
         own = group.own.take(rows)
         had = group.taken[self.send(torch.tensor(rows))] > 0
         return {name: torch.where(had.view(-1, *(1,) * (own[name].dim() - 1)), own[name], begin[name]) for name in own}
@@ -297,9 +374,11 @@ class Engine(ABC):
         steps = self.steps([len(self.federation.members[member].train) for member in who])
         return [who[place] for place in self.ranks.share(steps.tolist())]
 
-    def _share(self, group: Group, rows: list[int], upload: Upload, weights: State, losses: Tensor) -> Share:
-        parts = dict(upload.weights), dict(upload.prototypes), dict(upload.numbers)
-        return Share(self.groups.index(group), rows, parts, dict(weights), losses)
+    def _share(
+        self, group: Group, rows: list[int], upload: Upload, weights: State, memory: State, losses: Tensor
+    ) -> Share:
+        parts = dict(upload.weights), dict(upload.prototypes), dict(upload.numbers), dict(upload.sums)
+        return Share(self.groups.index(group), rows, parts, dict(weights), dict(memory), losses)
 
     def _members(self, shares: Sequence[Share]) -> list[int]:
         return [self.groups[share.group].members[row] for share in shares for row in share.rows]
@@ -310,8 +389,9 @@ class Engine(ABC):
         weights = {name: value.new_empty(0, *value.shape) for name, value in group.own.initial.items()}
         nobody = torch.empty(0, dtype=torch.int64, device=self.device)
         features = torch.empty(0, 0, group.feature_size, dtype=group.dtype, device=self.device)
-        classes = len(self.federation.classes)
-        return self.method.upload(Trained(weights, nobody, features, nobody.view(0, 0), classes, nobody, nobody))
+        trained = Trained(weights, nobody, features, nobody.view(0, 0), len(self.federation.classes), nobody, nobody)
+        first = self.initial_broadcast()
+        return self.method.upload(trained, nobodys_turn(self.method, first, trained, group.own.first_memory))
 
     def _uploads(self, shares: Sequence[Share]) -> Upload:
         """In client order."""
@@ -326,11 +406,39 @@ class Engine(ABC):
         made = {number: self.method.receive(message) for number, message in distinct.items()}
         return {member: made[id(message)] for member, message in sent.items()}
 
-    def _turns(self, group: Group, rows: Sequence[int], received: Sequence[Broadcast], clock: Clock) -> Turns:
+    def _turns(
+        self, group: Group, rows: Sequence[int], received: Sequence[Broadcast], clock: Clock, steps: Tensor
+    ) -> Turns:
         shared = received[0] if all(message is received[0] for message in received) else None
-        weights, prototypes = ({}, {}) if shared is not None else _stack_messages(received)
-        own = group.own.take(rows) if self.method.keeps_previous else {}
-        return Turns(clock, shared, Personal(own, {}, group.taken[self.send(torch.tensor(rows))], weights, prototypes))
+        personal = Broadcast() if shared is not None else stacked_messages(received)
+        where = self.send(torch.tensor(rows))
+        rates = [self.rate_of(group, row, clock) for row in rows]
+        return Turns(
+            clock,
+            shared,
+            Personal(
+                previous=group.own.take(rows) if self.method.keeps_previous else {},
+                prepared={},
+                memory=group.own.memory(rows),
+                taken=group.taken[where],
+                counts=group.counts[where],
+                steps=self.send(steps),
+                lr=self.send(torch.tensor(rates, dtype=group.dtype)),
+                weights=dict(personal.weights),
+                prototypes=dict(personal.prototypes),
+                numbers=dict(personal.numbers),
+            ),
+            momentum=0.0 if self.experiment.optimiser in OPTIMISERS else self.experiment.momentum,
+        )
+
+    def turns_after(self, group: Group, rows: Sequence[int], broadcast: Broadcast) -> Turns:
+        """The turns of some clients as they are after training, for their predictions."""
+        members = [group.members[row] for row in rows]
+        sent = {member: self.method.send(broadcast, member) for member in members}
+        made = {id(message): self.method.receive(message) for message in sent.values()}
+        clock = Clock(0, self.experiment.rounds, tuple(members), self.federation.total, self.experiment.seed)
+        received = [made[id(sent[member])] for member in members]
+        return self._turns(group, rows, received, clock, torch.zeros(len(rows), dtype=torch.int64))
 
     def _prepared(self, group: Group, rows: Sequence[int], turns: Turns, received: Broadcast) -> Turns:
         """The same turns, with what clients make of their data before they train."""
@@ -348,7 +456,7 @@ class Engine(ABC):
                 "--model", self.experiment.model, f"prototypes need one feature size, these have {sorted(sizes)}"
             )
         shared = [
-            {name: tuple(value.shape) for name, value in group.own.initial.items() if self.method.shares(name)}
+            {name: tuple(group.own.initial[name].shape) for name in sorted(self.method.shared(group.own.initial))}
             for group in self.groups
         ]
         if any(layout != shared[0] for layout in shared):
@@ -377,12 +485,31 @@ def sent_bytes(method: Method, broadcast: Broadcast, who: Sequence[int]) -> int:
     return sum(sizes[id(message)] for message in messages)
 
 
-def _stack_messages(received: Sequence[Broadcast]) -> tuple[dict[str, Tensor], dict[str, Prototypes]]:
-    """Messages of the same form with a leading client axis."""
+def nobodys_turn(method: Method, received: Broadcast, trained: Trained, memory: State) -> Turn:
+    """The first turn of clients that are not there, or made up, after so little training."""
+    number, like = len(trained.samples), trained.samples
+    prepared = method.prepare(trained.features, trained.labels, received) if method.prepares else {}
+    return Turn(
+        received,
+        Clock(0, 1, tuple(range(number)), number),
+        previous=trained.weights,
+        prepared=prepared,
+        taken=torch.zeros_like(like),
+        memory={name: value.expand(number, *value.shape) for name, value in memory.items()},
+        counts=torch.stack([(trained.labels == c).sum(-1) for c in range(trained.classes)], -1),
+        steps=torch.ones_like(like),
+        lr=torch.ones_like(like, dtype=torch.float64),
+        key=trained.keys,
+    )
+
+
+def stacked_messages(received: Sequence[Broadcast]) -> Broadcast:
+    """Messages of the same form as one, with a leading client axis."""
     first = received[0]
     weights = {name: torch.stack([message.weights[name] for message in received]) for name in first.weights}
+    numbers = {name: torch.stack([message.numbers[name] for message in received]) for name in first.numbers}
     prototypes = {}
     for name in first.prototypes:
         vectors, counts = zip(*(message.prototypes[name] for message in received), strict=True)
         prototypes[name] = Prototypes(torch.stack(vectors), torch.stack(counts))
-    return weights, prototypes
+    return Broadcast(weights, prototypes, numbers)

@@ -53,16 +53,21 @@ class Schedule(NamedTuple):
 
 
 def schedule(
-    sizes: Sequence[int], batch_size: int, epochs: int, draws: Sequence[torch.Generator], steps: int | None = None
+    sizes: Sequence[int],
+    batch_size: int,
+    epochs: int,
+    draws: Sequence[torch.Generator],
+    steps: Sequence[int] | None = None,
 ) -> Schedule:
     """Shuffled batches for some epochs; a last batch of one sample joins the one before it.
 
-    With `steps` a client takes so many in place of every epoch, from one shuffled pass over its samples into the next.
+    With `steps` each client takes so many in place of every epoch, from one shuffled pass over its samples into the
+    next.
     """
     # In numpy, whose operations on small arrays take a fraction of torch's time: a GPU waits for this.
     samples = np.array(sizes)
     batches, joins = steps_in_epoch(samples, batch_size)
-    each = batches if steps is None else np.full_like(batches, steps)
+    each = batches if steps is None else np.array(steps)
     passes = -(-each * epochs // batches)
     orders = torch.zeros(len(sizes), int((passes * samples).max()), dtype=torch.int64)
     for mine, size, number, generator in zip(orders, sizes, passes.tolist(), draws, strict=True):

@@ -36,18 +36,24 @@ class Personal(NamedTuple):
 
     previous: dict[str, Tensor]
     prepared: dict[str, Tensor]
+    memory: dict[str, Tensor]
     taken: Tensor
+    counts: Tensor
+    steps: Tensor
+    lr: Tensor
     weights: dict[str, Tensor]  # what was received, if not the same for all
     prototypes: dict[str, Prototypes]
+    numbers: dict[str, Tensor]
 
     def rows(self, index: int | slice | Tensor) -> Personal:
         """Of some clients."""
         sets = {name: found.take(index) for name, found in self.prototypes.items()}
-        previous, prepared, weights = (
+        previous, prepared, memory, weights, numbers = (
             {name: value[index] for name, value in part.items()}
-            for part in (self.previous, self.prepared, self.weights)
+            for part in (self.previous, self.prepared, self.memory, self.weights, self.numbers)
         )
-        return Personal(previous, prepared, self.taken[index], weights, sets)
+        own = self.taken[index], self.counts[index], self.steps[index], self.lr[index]
+        return Personal(previous, prepared, memory, *own, weights, sets, numbers)
 
 
 class Turns(NamedTuple):
@@ -56,11 +62,24 @@ class Turns(NamedTuple):
     clock: Clock
     shared: Broadcast | None  # what was received, if the same for all
     personal: Personal
+    momentum: float = 0.0
 
-    def turn(self, personal: Personal) -> Turn:
-        """One client's turn."""
-        received = self.shared or Broadcast(personal.weights, personal.prototypes)
-        return Turn(received, self.clock, personal.previous, personal.prepared, personal.taken)
+    def turn(self, personal: Personal, key: Tensor, phase: int = 0) -> Turn:
+        """One client's turn or, with a leading client axis, those of several."""
+        return Turn(
+            received=self.shared or Broadcast(personal.weights, personal.prototypes, personal.numbers),
+            clock=self.clock,
+            previous=personal.previous,
+            prepared=personal.prepared,
+            taken=personal.taken,
+            memory=personal.memory,
+            counts=personal.counts,
+            steps=personal.steps,
+            lr=personal.lr,
+            key=key,
+            phase=phase,
+            momentum=self.momentum,
+        )
 
 
 class Group:
@@ -74,9 +93,11 @@ class Group:
         device: torch.device,
         dtype: torch.dtype,
         room: float,
+        classes: int,
+        memory: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """`room` is how many bytes of the device's memory the clients' models may take."""
-        self.members = tuple(members)
+        """`room` is how many bytes of the device's memory models may take, `memory` what each client begins with."""
+        self.members, self.classes = tuple(members), classes
         self.module = module.to(device=device, dtype=dtype)
         self.device, self.dtype = device, dtype
         self.hold(clients)
@@ -86,8 +107,9 @@ class Group:
         )
         one = unit(self.images)
         self._middle, self._scale = ((one * mean).to(device, dtype), (1 / (one * std)).to(device, dtype))
-        self.own = Store(self.module.state_dict(), len(clients), room)
-        """Each client's own model as it was last trained."""
+        kept = {name: value.to(device) for name, value in (memory or {}).items()}
+        self.own = Store(self.module.state_dict(), len(clients), room, kept)
+        """Each client's own model as it was last trained, and what it remembers."""
         self.taken = torch.zeros(len(clients), dtype=torch.int64, device=device)
         """How many turns each client has had."""
         self.drawn_anew: list[str] = []
@@ -100,6 +122,7 @@ class Group:
         self.begins = [0, *accumulate(self.sizes)][:-1]
         self.images = torch.cat([client.train.images for client in clients]).to(self.device)
         self.labels = torch.cat([client.train.labels for client in clients]).to(self.device)
+        self.counts = torch.stack([client.counts(self.classes) for client in clients]).to(self.device)
 
     def images_at_once(self, models: int) -> int:
         """How many images so many models may look at in one pass without gradients."""
@@ -128,9 +151,9 @@ class Group:
         own = {} if received.keys() >= self.own.initial.keys() else self.own.take(rows)
         return {name: received[name] if name in received else own[name] for name in self.own.initial}
 
-    def keep(self, rows: Sequence[int], weights: State) -> None:
-        """Remember what clients have just trained."""
-        self.own.put(rows, weights)
+    def keep(self, rows: Sequence[int], weights: State, memory: State) -> None:
+        """Keep what clients have just trained, and what they remember."""
+        self.own.put(rows, weights, memory)
         index = self.own.index(rows)
         self.taken.index_add_(0, index, torch.ones_like(index))
 
@@ -161,13 +184,18 @@ def group_clients(
         clients = [federation.members[index] for index in members]
         channels, height, width = clients[0].train.images.shape[1:]
         spec = models[members[0] * len(models) // total]
-        draw = partial(build, spec, (channels, height, width), len(federation.classes), extend=extend)
+        classes = len(federation.classes)
+        draw = partial(build, spec, (channels, height, width), classes, extend=extend)
         share = room(device) * len(members) / total
-        group = Group(members, clients, draw(key(experiment.seed, "weights")), device, dtype, share)
+        module = draw(key(experiment.seed, "weights")).to(device, dtype)
+        memory = method.memory(module.state_dict(), classes)
+        group = Group(members, clients, module, device, dtype, share, classes, memory)
         group.drawn_anew = anew[-1]
         if method.initial == "own":
             for row, index in enumerate(members):
                 state = draw(key(experiment.seed, "weights", index)).to(device, dtype).state_dict()
-                group.own.put([row], {name: value.unsqueeze(0) for name, value in state.items()})
+                mine = method.memory(state, classes)
+                one, other = ({name: value.unsqueeze(0) for name, value in part.items()} for part in (state, mine))
+                group.own.put([row], one, other)
         groups.append(group)
     return groups

@@ -1,11 +1,11 @@
-"""Where every client's own model waits between its turns: on the device while there is room, else in a file."""
+"""Where clients' own models and memories wait between turns: on the device while there is room, else in a file."""
 
 from __future__ import annotations
 
 import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import IO
 
 import torch
@@ -33,12 +33,13 @@ class Layout:
         rest = rows[0].new_zeros(len(rows[0]), self._sizes[-1], dtype=torch.uint8)
         return torch.cat([*(row.contiguous().view(torch.uint8) for row in rows), rest], 1).view(torch.int64)
 
-    def unpack(self, packed: Tensor) -> dict[str, Tensor]:
-        """The models that `pack` was given; copies, because a tensor has to begin where its type can."""
+    def unpack(self, packed: Tensor, names: Container[str]) -> dict[str, Tensor]:
+        """Some of what `pack` was given; copies, because a tensor has to begin where its type can."""
         columns = torch.split(packed.view(torch.uint8), self._sizes, 1)
         return {
             name: column.clone(memory_format=torch.contiguous_format).flatten().view(dtype).view(len(packed), *shape)
             for (name, (dtype, shape)), column in zip(self.fields.items(), columns, strict=False)
+            if name in names
         }
 
 
@@ -62,18 +63,25 @@ class Records:
             self.file.write(record)
 
 
-class Store:
-    """The clients' own models. One that never trained is the common initial one and takes no room."""
+MEMORY = "memory/"
 
-    def __init__(self, initial: Mapping[str, Tensor], clients: int, room: float) -> None:
+
+class Store:
+    """The clients' own models and memories. Those of one that never trained are the common initial ones."""
+
+    def __init__(
+        self, initial: Mapping[str, Tensor], clients: int, room: float, memory: Mapping[str, Tensor] | None = None
+    ) -> None:
         """In memory if they all fit into `room` bytes, otherwise in a file without a name, gone with the process."""
         self.initial = {name: value.clone() for name, value in initial.items()}
-        self.layout = Layout(self.initial)
+        self.first_memory = {name: value.clone() for name, value in (memory or {}).items()}
         self.device = next(iter(self.initial.values())).device
+        first = self.initial | _marked(self.first_memory)
+        self.layout = Layout(first)
         self.trained: set[int] = set()
         self.changed: set[int] = set()
         """Who has trained since the last checkpoint."""
-        self._first = self.layout.pack({name: value.unsqueeze(0) for name, value in self.initial.items()})
+        self._first = self.layout.pack({name: value.unsqueeze(0) for name, value in first.items()})
         self._states: Tensor | Records
         if clients * self.layout.size <= room:
             self._states = self._first.new_empty(clients, self.layout.size // 8)
@@ -83,7 +91,14 @@ class Store:
 
     def take(self, rows: Sequence[int]) -> dict[str, Tensor]:
         """Copies of some clients' models, [n, ...]."""
-        return self.layout.unpack(self.packed(rows))
+        return self.layout.unpack(self.packed(rows), self.initial)
+
+    def memory(self, rows: Sequence[int]) -> dict[str, Tensor]:
+        """Copies of what some clients remember, [n, ...]."""
+        if not self.first_memory:
+            return {}
+        found = self.layout.unpack(self.packed(rows), _marked(self.first_memory))
+        return {name.removeprefix(MEMORY): value for name, value in found.items()}
 
     def packed(self, rows: Sequence[int]) -> Tensor:
         """The same as rows of words."""
@@ -95,9 +110,12 @@ class Store:
             packed.index_copy_(0, self.index(trained), self._read([rows[place] for place in trained]))
         return packed
 
-    def put(self, rows: Sequence[int], states: Mapping[str, Tensor]) -> None:
-        """Keep models [n, ...] of some clients."""
-        self.put_packed(rows, self.layout.pack(states))
+    def put(
+        self, rows: Sequence[int], states: Mapping[str, Tensor], memory: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Keep models [n, ...] of some clients and what they remember, which otherwise stays as it is."""
+        remembered = self.memory(rows) if memory is None else memory
+        self.put_packed(rows, self.layout.pack({**states, **_marked(remembered)}))
 
     def put_packed(self, rows: Sequence[int], packed: Tensor) -> None:
         """The same from rows of words."""
@@ -115,6 +133,7 @@ class Store:
     def to_host(self) -> Store:
         """Give the device's memory back, when nobody trains there any more."""
         self.initial = {name: value.cpu() for name, value in self.initial.items()}
+        self.first_memory = {name: value.cpu() for name, value in self.first_memory.items()}
         self._first, self.device = self._first.cpu(), torch.device("cpu")
         if isinstance(self._states, Tensor):
             self._states = self._states.cpu()
@@ -129,6 +148,11 @@ class Store:
         if isinstance(self._states, Tensor):
             return self._states.index_select(0, self.index(rows))
         return self._states[rows].to(self.device, non_blocking=True)
+
+
+def _marked(memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What is remembered, by names that no parameter has."""
+    return {MEMORY + name: value for name, value in memory.items()}
 
 
 def room(device: torch.device) -> float:

@@ -52,6 +52,8 @@ def make_engine(
         )
     if experiment.engine == "sequential":
         return make(Sequential, None), "as asked"
+    if not method.phases(experiment.epochs) and experiment.engine == "auto":
+        return make(Sequential, None), "clients do not train"
     free = experiment.engine == "auto" and experiment.width is None
     if free and experiment.hides_examples:
         return make(Sequential, None), "--privacy example needs it"

@@ -30,7 +30,7 @@ from protofed.models.layers import step
 from protofed.models.net import Net
 from protofed.models.stacking import stacking
 from protofed.prototypes import Prototypes
-from protofed.randomness import step_keys
+from protofed.randomness import for_draws, step_keys
 
 BUCKETS = 8
 """On a GPU clients leave in so many groups at most: each number of active clients is a recording of its own."""
@@ -100,16 +100,22 @@ class Lane:
         experiment = engine.experiment
         each, joins = steps_in_epoch(np.array(group.sizes), experiment.batch_size)
         longest = experiment.steps or int(each.max())
-        steps = longest * max(last - first for _, first, last in engine.phases())
-        width = experiment.batch_size + int(joins.any())
-        steps += 3  # recording takes as many
-        self.table = torch.zeros(steps, clients, width + 1, dtype=torch.int64, device=device)
-        """For each step and client the rows of its batch among the group's images, -1 for none; and its dropout key."""
+        self.epochs = max(last - first for _, first, last in engine.phases())  # of the longest phase
+        self.samples = experiment.batch_size + int(joins.any())  # of the largest batch
         self.now = torch.zeros(1, dtype=torch.int64, device=device)
-        self.losses = torch.zeros(steps, clients, dtype=group.dtype, device=device)
-        collects = engine.method.collect in ("last-epoch", "all-epochs")
-        shape = (steps, clients, width, cast(int, group.module.feature_size)) if collects else (0,)
-        self.features = torch.zeros(shape, dtype=group.dtype, device=device)
+        self._make_room(longest * self.epochs)
+
+    def _make_room(self, steps: int) -> None:
+        """For phases of so many steps: a method may have clients take more than others, or than in the last round."""
+        steps += 3  # recording takes as many
+        device, dtype = self.engine.device, self.group.dtype
+        self.table = torch.zeros(steps, self.clients, self.samples + 1, dtype=torch.int64, device=device)
+        """For each step and client the rows of its batch among the group's images, -1 for none; and its dropout key."""
+        self.losses = torch.zeros(steps, self.clients, dtype=dtype, device=device)
+        collects = self.engine.method.collect in ("last-epoch", "all-epochs")
+        shape = (steps, self.clients, self.samples, cast(int, self.group.module.feature_size)) if collects else (0,)
+        self.features = torch.zeros(shape, dtype=dtype, device=device)
+        self.recordings.clear()  # they read and write the old ones
 
     def running(self) -> AbstractContextManager[Any]:
         """Inside, work is queued beside that of other lanes."""
@@ -127,6 +133,8 @@ class Lane:
         if rate != self.rate and self.group.dtype != torch.float32:
             self.recordings.clear()  # the old rate is in them
         self.rate = rate
+        if len(self.table) < (longest := int(batches.each.max()) * self.epochs) + 3:
+            self._make_room(longest)
         self.keys = self.engine.keys(self.group, rows, "dropout", turns.clock)
         self.begins = np.array([self.group.begins[row] for row in rows])[:, None, None]
         present = slice(len(rows))
@@ -222,10 +230,22 @@ class Lane:
         self.engine.clip(parameter.grad for parameter in learner.parameters.values())
         if features is not None and kind.collecting:
             self.features[:, : kind.active, : kind.width].index_copy_(0, self.now, features.detach().unsqueeze(0))
-        learner.optimiser.step()
+        self._move(learner, kind.active)
         learner.optimiser.zero_grad()  # recordings share the gradients' memory
         self.losses[:, : kind.active].index_copy_(0, self.now, loss.detach().unsqueeze(0))
         self.now += 1
+
+    def _move(self, learner: Learner, active: int) -> None:
+        """The optimiser's step; of clients with rates of their own so much of it, for it is linear in the rate."""
+        if not self.engine.paced:
+            learner.optimiser.step()
+            return
+        before = {name: value.detach().clone() for name, value in learner.parameters.items()}
+        learner.optimiser.step()
+        part = self.turns.personal.lr[:active] / self.rate
+        with torch.no_grad():
+            for name, value in learner.parameters.items():
+                value.copy_(before[name] + part.view(-1, *(1,) * (value.dim() - 1)) * (value - before[name]))
 
     def _loss(self, learner: Learner, batch: Batch, keys: Tensor, kind: Kind) -> tuple[Tensor, Tensor | None]:
         """Every client's loss [clients] and, when prototypes are taken while training, its features."""
@@ -236,7 +256,7 @@ class Lane:
         ) -> tuple[Tensor, Tensor] | tuple[Tensor]:
             model = Net(self.module, {**parameters, **fixed}, engine.low)
             with step(key, None if kind.full else batch.mask):
-                loss = engine.loss(model, batch, turns.turn(personal))
+                loss = engine.loss(model, batch, turns.turn(personal, for_draws(key), kind.phase))
             mean = loss.mean() if kind.full else loss.where(batch.mask, 0).sum() / batch.mask.sum()
             return (mean, model.features) if collects and model.features is not None else (mean,)
 
@@ -317,7 +337,7 @@ class Lane:
         if self.captures:  # a loss that reads it is recorded reading this tensor
             number = torch.zeros((), dtype=torch.float64, device=self.engine.device)
             clock = Clock(cast(int, number), clock.rounds, (), clock.clients, clock.seed)
-        return Turns(clock, Broadcast(*shared) if shared else None, personal)
+        return turns._replace(clock=clock, shared=Broadcast(*shared) if shared else None, personal=personal)
 
     def _kept(self, present: slice) -> list[Tensor]:
         """The lane's own tensors, as `_frozen` has put them there."""
@@ -351,7 +371,8 @@ def widened(turns: Turns) -> Turns:
     shared = turns.shared
     if shared is not None:
         shared = Broadcast(shared.weights, _wide(shared.prototypes), shared.numbers)
-    return Turns(turns.clock, shared, turns.personal._replace(prototypes=_wide(turns.personal.prototypes)))
+    personal = turns.personal._replace(prototypes=_wide(turns.personal.prototypes))
+    return turns._replace(shared=shared, personal=personal)
 
 
 def _wide(sets: Mapping[str, Prototypes]) -> dict[str, Prototypes]:
@@ -366,10 +387,8 @@ def _shared(turns: Turns) -> tuple[dict[str, Any], ...]:
 
 def _personal(turns: Turns) -> Personal:
     """What each client has of its own, as a tree of tensors."""
-    own = turns.personal
-    return Personal(
-        _sorted(own.previous), _sorted(own.prepared), own.taken, _sorted(own.weights), _sorted(own.prototypes)
-    )
+    parts: list[Any] = [_sorted(part) if isinstance(part, dict) else part for part in turns.personal]
+    return Personal(*parts)
 
 
 def _sorted(part: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from protofed.engines.base import Engine
+from protofed.engines.base import Engine, nobodys_turn
 from protofed.engines.client_group import Group
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Clock, Method, Trained, Turn
+from protofed.methods.base import Batch, Clock, Method, Server, Trained, Turn
 from protofed.models.encoder import Encoder
 from protofed.models.layers import BatchNorm, Dropout, step
 from protofed.models.net import Net
@@ -48,11 +48,20 @@ def made_up(group: Group, classes: int) -> Trained:
     return Trained(state, numbers, features, labels, classes, torch.tensor([1, 2]), torch.ones(2, dtype=group.dtype))
 
 
+def made_up_upload(engine: Engine, group: Group, classes: int) -> tuple[Trained, Upload]:
+    """Two made-up clients, on the CPU, and what they would send."""
+    trained, first = made_up(group, classes), engine.initial_broadcast().on_host()
+    memory = {name: value.cpu() for name, value in group.own.first_memory.items()}
+    return trained, engine.method.upload(trained, nobodys_turn(engine.method, first, trained, memory))
+
+
 def is_frozen(experiment: Experiment, method: Method, groups: Sequence[Group]) -> bool:
-    """Whether what clients send are means of an encoder's features themselves, which no training has touched."""
-    names = [name for group in groups for name in group.module.state_dict()]
-    untouched = experiment.encoder is not None and all(name.startswith("head.") for name in names)
-    return untouched and not any(method.shares(name) for name in names)
+    """Whether what clients send are means of features that nobody trains: an encoder's, or a fixed body's."""
+    names = [list(group.module.state_dict()) for group in groups]
+    if not method.phases(experiment.epochs):  # nobody trains
+        return all(name.startswith("head.") for some in names for name in method.shared(some))
+    untouched = experiment.encoder is not None and all(name.startswith("head.") for some in names for name in some)
+    return untouched and not any(method.shared(some) for some in names)
 
 
 def trains_privately(experiment: Experiment, method: Method, groups: Sequence[Group]) -> bool:
@@ -177,11 +186,10 @@ class ExampleLevel(Privacy):
         method, classes = self.engine.method, len(self.engine.federation.classes)
         if method.exchanges_public:
             raise self._refusal("its clients also exchange what they make of public images")
-        trained = made_up(group, classes)
-        upload = method.upload(trained)
-        if not (upload.weights or upload.prototypes):
+        trained, upload = made_up_upload(self.engine, group, classes)
+        if not (upload.weights or upload.prototypes or upload.sums):
             raise self._refusal("nothing leaves its clients")
-        if more := sorted(upload.numbers.keys() - {"samples"}):
+        if more := sorted([*(upload.numbers.keys() - {"samples"}), *upload.sums]):
             raise self._refusal(f"its clients also send: {', '.join(more)}")
         means = class_means(trained.features, trained.labels, classes)
         for found in upload.prototypes.values():
@@ -194,32 +202,51 @@ class ExampleLevel(Privacy):
         if any(isinstance(layer, BatchNorm) for layer in group.module.modules()):
             why = "its BatchNorm mixes the samples of a batch, and --privacy example needs the gradient of each"
             raise UserError("--model", self.experiment.model, why)
+        if self.engine.paced:
+            raise self._refusal("its clients choose how many steps they take, and each step is accounted for")
         if self.engine.method.prepares:
             raise self._refusal("its clients look at all of their data before they train, without noise")
-        if self._couples(group, trained, sent):
-            raise self._refusal("its loss of a sample depends on the other samples of the batch")
+        if coupled := self._couples(group, trained, sent):
+            raise self._refusal(coupled)
 
-    def _couples(self, group: Group, trained: Trained, sent: Upload) -> bool:
-        """Whether made-up samples lose something else alone than together, dropout aside."""
+    def _couples(self, group: Group, trained: Trained, sent: Upload) -> str | None:
+        """Why made-up samples lose something else alone than together, or among others, dropout aside; None if not."""
         method, clock = self.engine.method, Clock(0, 2, (0, 1), 2)
-        first = Broadcast({name: value.cpu() for name, value in self.engine.initial_broadcast().weights.items()})
-        second = method.receive(method.send(method.aggregate(sent, first, clock), 0))
+        server = Server(self.engine.initial_broadcast().on_host(), clock)
+        second = method.receive(method.send(method.aggregate(sent, server), 0))
         module = deepcopy(group.module).cpu()
         for layer in module.modules():
             if isinstance(layer, Dropout):
                 layer.p = 0.0
         previous = {name: value[0] for name, value in trained.weights.items()} if method.keeps_previous else {}
-        turn = Turn(second, clock._replace(round=1), previous, {}, torch.tensor(1))
+        memory = {name: value.cpu() for name, value in group.own.first_memory.items()}
+        one = nobodys_turn(method, second, trained, memory)
+        turn = Turn(
+            received=second,
+            clock=clock._replace(round=1),
+            previous=previous,
+            taken=torch.tensor(1),
+            memory={name: value[0] for name, value in one.memory.items()},
+            counts=one.counts[0],
+            steps=one.steps[0],
+            lr=one.lr[0].to(group.dtype),
+            key=one.key[0],
+        )
         draws = generator("privacy", "images")
         x = torch.randn(6, *group.images.shape[1:], dtype=group.dtype, generator=draws)
         y = torch.arange(6) % min(2, trained.classes)
 
-        def lost(some: slice) -> Tensor:
+        def lost(some: slice, turn: Turn = turn) -> Tensor:
             with torch.no_grad(), step(torch.tensor(0)):
                 return method.loss(Net(module), Batch(x[some], y[some], torch.ones_like(y[some]).bool()), turn)
 
         alone = torch.cat([lost(slice(row, row + 1)) for row in range(6)])
-        return not torch.allclose(lost(slice(None)), alone, rtol=1e-3, atol=1e-4)
+        if not torch.allclose(lost(slice(None)), alone, rtol=1e-3, atol=1e-4):
+            return "its loss of a sample depends on the other samples of the batch"
+        others = turn._replace(counts=turn.counts * torch.arange(1, trained.classes + 1))
+        if not torch.allclose(lost(slice(None), others), alone, rtol=1e-3, atol=1e-4):
+            return "its loss of a sample depends on how many samples of each class the client has"
+        return None
 
     def _refusal(self, why: str) -> UserError:
         return UserError("--method with --privacy example", self.engine.method.name, why)

@@ -70,7 +70,8 @@ class PublicPhase:
         """The models after the public images, as far as the method shares them."""
         made = []
         for (group, rows), state in zip(self.present, self.models, strict=True):
-            shared = {name: value for name, value in state.items() if self.method.shares(name)}
+            names = self.method.shared(state)
+            shared = {name: value for name, value in state.items() if name in names}
             samples = self.engine.send(torch.tensor([group.sizes[row] for row in rows]))
             made.append(Upload(shared, {}, {"samples": samples}))
         return self.engine.gathered(self.present, made)

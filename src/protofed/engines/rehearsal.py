@@ -49,7 +49,16 @@ def _rehearse(kind: type[Engine], method: Method, federation: Federation, groups
     few = [_few(client, size) for group in groups for client, size in zip(_two(group), SAMPLES, strict=True)]
     small = dataclasses.replace(federation, clients=tuple(few), novel=None, numbers=None, size=None)
     stand_ins = [
-        Group((2 * place, 2 * place + 1), few[2 * place :][:2], deepcopy(group.module), group.device, group.dtype, 1e18)
+        Group(
+            (2 * place, 2 * place + 1),
+            few[2 * place :][:2],
+            deepcopy(group.module),
+            group.device,
+            group.dtype,
+            1e18,
+            group.classes,
+            group.own.first_memory,
+        )
         for place, group in enumerate(groups)
     ]
     engine = cast(kind, small, stand_ins)
@@ -59,7 +68,7 @@ def _rehearse(kind: type[Engine], method: Method, federation: Federation, groups
     for number in range(2):
         clock = Clock(number, 2, who, len(who), engine.experiment.seed)
         uploads = engine.round(who, broadcast, clock).uploads
-        broadcast = method.aggregate(uploads, broadcast, clock)
+        broadcast = method.aggregate(uploads, engine.server(broadcast, clock))
     for group in stand_ins:
         engine.forward(group, group.own.take([0, 1]), group.pixels(group.images[:2]))
 

@@ -21,7 +21,7 @@ from protofed.methods.base import Batch, Clock, Trained, Turn
 from protofed.models.layers import step
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes
-from protofed.randomness import generator, noise, step_keys
+from protofed.randomness import for_draws, generator, noise, step_keys
 from protofed.trust.dp_mechanisms import private_gradient, private_means, sampling_rate
 
 EVAL_BATCH = 1000
@@ -61,8 +61,8 @@ class Sequential(Engine):
         collected, losses = [], []
         for position, row in enumerate(rows):
             group.module.load_state_dict({name: value[position] for name, value in start.items()})
-            turn = turns.turn(turns.personal.rows(position))
-            loss, features, labels = self._train_client(group, row, keys[position], turn, batches.of([position]))
+            mine = turns._replace(personal=turns.personal.rows(position))
+            loss, features, labels = self._train_client(group, row, keys[position], mine, batches.of([position]))
             for name, value in group.module.state_dict().items():
                 weights[name][position] = value
             collected.append((features, labels))
@@ -75,24 +75,25 @@ class Sequential(Engine):
         return weights, seen, lost
 
     def _train_client(
-        self, group: Group, row: int, key: Tensor, turn: Turn, batches: Schedule
+        self, group: Group, row: int, key: Tensor, turns: Turns, batches: Schedule
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Phase by phase, batch by batch: the loss of each step, and the features and labels for prototypes."""
         model = self.net(group)
-        draws = noise(self.experiment.seed, "privacy", group.members[row], "steps", turn.clock.round)
+        draws = noise(self.experiment.seed, "privacy", group.members[row], "steps", turns.clock.round)
         keys = step_keys(key, int(batches.steps))
         collecting = self.collecting(batches)[0].tolist()
         losses, features, labels = [], [], []
-        for phase, first, last in self.phases():
+        for number, (phase, first, last) in enumerate(self.phases()):
             for name, parameter in group.module.named_parameters():
                 parameter.requires_grad_(phase.trains(name))
             trainable = [parameter for parameter in group.module.parameters() if parameter.requires_grad]
-            optimiser = self.optimiser(trainable, self.rate(turn.clock))
+            optimiser = self.optimiser(trainable, self.rate_of(group, row, turns.clock))
             for now in range(int(batches.each) * first, int(batches.each) * last):
                 chosen = batches.rows[0, now]
                 chosen = (chosen[chosen >= 0] + group.begins[row]).to(self.device)
                 images = augmented(group.images[chosen], keys[now], self.experiment.augment)
                 batch = Batch(group.pixels(images), group.labels[chosen], torch.ones_like(chosen).bool())
+                turn = turns.turn(turns.personal, for_draws(keys[now]), number)
                 optimiser.zero_grad()
                 if self.private:
                     loss = self._private_step(group, row, batch, keys[now], turn, draws)
@@ -161,9 +162,9 @@ class Sequential(Engine):
         made = [self.method.prepare(*_only(features, labels, row), received) for row in range(len(labels))]
         return {name: torch.cat([one[name] for one in made]) for name in made[0]}
 
-    def upload(self, trained: Trained) -> Upload:
+    def upload(self, trained: Trained, turns: Turns, keys: Tensor) -> tuple[Upload, dict[str, Tensor]]:
         """One client after the other, for the same reason."""
-        uploads = []
+        uploads, memories = [], []
         for row in range(len(trained.samples)):
             mine = slice(row, row + 1)
             features, labels = _only(trained.features, trained.labels, row)
@@ -176,8 +177,10 @@ class Sequential(Engine):
                 trained.keys[mine],
                 None if trained.losses is None else trained.losses[mine],
             )
-            uploads.append(self.method.upload(one))
-        return Upload.join(uploads)
+            upload, memory = super().upload(one, turns._replace(personal=turns.personal.rows(mine)), keys[mine])
+            uploads.append(upload)
+            memories.append(memory)
+        return Upload.join(uploads), {name: torch.cat([one[name] for one in memories]) for name in memories[0]}
 
     def guarded(self, upload: Upload, group: Group, rows: Sequence[int], trained: Trained, clock: Clock) -> Upload:
         """With example-level privacy class means are noised, and how many samples there are is not said."""
@@ -185,7 +188,7 @@ class Sequential(Engine):
             return super().guarded(upload, group, rows, trained, clock)
         numbers = {name: torch.ones_like(value) for name, value in upload.numbers.items()}
         if not upload.prototypes:
-            return Upload(upload.weights, {}, numbers)
+            return Upload(upload.weights, {}, numbers)  # what has sums was refused
         # Where nothing changes, the same noise gives the same means again, which costs no more than once.
         when = () if is_frozen(self.experiment, self.method, self.groups) else (clock.round,)
         found = []
@@ -204,6 +207,16 @@ class Sequential(Engine):
             for position in range(len(next(iter(states.values()))))
         ]
         return torch.stack([out.features for out in outputs]), torch.stack([out.logits for out in outputs])
+
+    @torch.no_grad()
+    def answers(self, group: Group, states: State, turns: Turns, x: Tensor) -> Tensor:
+        """One client after the other."""
+        found = []
+        for position in range(len(turns.personal.taken)):
+            out = self.net(group, {name: value[position] for name, value in states.items()})(x, train=False)
+            turn = turns.turn(turns.personal.rows(position), torch.tensor(0, device=self.device))
+            found.append(self.method.answer(out, turn))
+        return torch.stack(found)
 
     @torch.no_grad()
     def embed(self, group: Group, rows: Sequence[int], states: State) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from protofed.data.augmentation import augmented
 from protofed.data.federation import Federation
 from protofed.engines.base import Collected
 from protofed.engines.batches import Losses, Schedule
-from protofed.engines.client_group import Group, State, Turns
+from protofed.engines.client_group import Group, Personal, State, Turns
 from protofed.engines.lane import Lane, LaneEngine, LaneOutcome, for_all_clients, form, widened
 from protofed.internal.cuda_graphs import Recording, shapes
 from protofed.methods.base import Clock
@@ -203,6 +203,17 @@ class Stacked(LaneEngine):
             )
         features, logits = (torch.cat(column) for column in zip(*parts, strict=True))
         return features, logits
+
+    @torch.no_grad()
+    def answers(self, group: Group, states: State, turns: Turns, x: Tensor) -> Tensor:
+        """All models on the same batch."""
+        key = torch.tensor(0, device=self.device)
+
+        def one_client(state: State, personal: Personal, x: Tensor) -> Tensor:
+            return self.method.answer(self.net(group, state)(x, train=False), turns.turn(personal, key))
+
+        made: Tensor = for_all_clients(one_client, states, turns.personal, shared=(x,))
+        return made
 
     @torch.no_grad()
     def embed(self, group: Group, rows: Sequence[int], states: State) -> tuple[Tensor, Tensor]:

@@ -120,6 +120,7 @@ class Evaluator:
             client.domain is not None and bool((client.pool.domains == client.domain).any()) for client in clients
         )
         self.validates = all(client.validation is not None for client in clients)
+        self.rule = engine.method.rule
         self.pools = [TestPool(group, self.federation, self.by_domain) for group in engine.groups]
         asked = engine.experiment
         self.episodes = None
@@ -144,7 +145,7 @@ class Evaluator:
             novel: Tensor | None = None
             for rows in list(_parts(self.engine, group))[mine]:
                 view, members = pool.view(rows), group.members[rows.start : rows.stop]
-                models = models_of(group, rows, sent)
+                models = models_of(self.engine.method, group, rows, sent)
                 if self.episodes is not None:
                     model = "global" if "global" in models else "own"
                     if novel is None or model != shared:
@@ -160,6 +161,8 @@ class Evaluator:
                     if model == shared:
                         outputs = seen = seen or list(outputs)
                     asked = _hits(outputs, prototypes, view.classes)
+                    own_rule = self.rule if model == "own" else ""
+                    asked |= self._answered(own_rule, group, rows, states, broadcast, pool.images, pool.labels)
                     for rule, hits in asked.items():
                         for test in ["own"] if rule == "nearest-own" else view.tests:
                             scores = 100 * (hits & view.tests[test]).sum(1).double() / view.tests[test].sum(1)
@@ -168,7 +171,7 @@ class Evaluator:
                         if first and self.by_domain:
                             right = (hits & pool.of_domain).sum(1)
                             by_domain.setdefault(f"global/domain/{rule}", []).append((number, right))
-                    held_out = self._validate(group, view, rows, states, prototypes) if self.validates else {}
+                    held_out = self._validate(group, view, rows, states, prototypes, own_rule, broadcast)
                     for rule, scores in held_out.items():
                         found.setdefault(f"{model}/val/{rule}", []).append((members, scores))
         everyones = ranks.gather([(found, by_domain, played)], self.engine.device)
@@ -210,6 +213,25 @@ class Evaluator:
         for x, y in zip(torch.split(images, step), torch.split(labels, step), strict=True):
             yield Outputs(*self.engine.forward(group, states, group.pixels(x)), y)
 
+    def _answered(
+        self,
+        rule: str,
+        group: Group,
+        rows: Sequence[int],
+        states: State,
+        broadcast: Broadcast,
+        images: Tensor,
+        labels: Tensor,
+    ) -> dict[str, Tensor]:
+        """Which images are classified correctly by the method's own rule, if it has one: [clients, images]."""
+        if not rule:
+            return {}
+        turns = self.engine.turns_after(group, rows, broadcast)
+        step = group.images_at_once(len(rows))
+        chunks = zip(torch.split(images, step), torch.split(labels, step), strict=True)
+        hits = [self.engine.answers(group, states, turns, group.pixels(x)).argmax(-1) == y for x, y in chunks]
+        return {rule: torch.cat(hits, 1)}
+
     def _play(self, episodes: Episodes, group: Group, states: State) -> Tensor:
         """How each model fares in every episode: [models, episodes]."""
         scores = []
@@ -221,9 +243,18 @@ class Evaluator:
         return torch.stack(scores)
 
     def _validate(
-        self, group: Group, view: TestView, rows: range, states: State, prototypes: Prototypes | None
+        self,
+        group: Group,
+        view: TestView,
+        rows: range,
+        states: State,
+        prototypes: Prototypes | None,
+        own_rule: str,
+        broadcast: Broadcast,
     ) -> dict[str, Tensor]:
-        """Each client on the samples held out of its training data."""
+        """Each client on the samples held out of its training data, if all have held some out."""
+        if not self.validates:
+            return {}
         personal = len(next(iter(states.values()))) > 1
         scores: dict[str, list[Tensor]] = {}
         for place, row in enumerate(rows):
@@ -231,10 +262,12 @@ class Evaluator:
             state = {name: value[mine] for name, value in states.items()} if personal else states
             local = prototypes.take(mine) if prototypes is not None and prototypes.counts.dim() == 3 else prototypes
             held_out = group.clients[row].validation
-            assert held_out is not None  # the caller has checked
+            assert held_out is not None  # all have some
             labels = held_out.labels.to(group.device)
             outputs = self._outputs(group, state, held_out.images, labels)
-            for rule, hits in _hits(outputs, local, view.classes[mine]).items():
+            asked = _hits(outputs, local, view.classes[mine])
+            asked |= self._answered(own_rule, group, [row], state, broadcast, held_out.images, labels)
+            for rule, hits in asked.items():
                 scores.setdefault(rule, []).append(100 * hits.double().mean())
         return {rule: torch.stack(values) for rule, values in scores.items()}
 
@@ -271,15 +304,22 @@ def _parts(engine: Engine, group: Group) -> Iterator[range]:
 
 
 def validation_score(score: str, accuracy: Mapping[str, float]) -> float | None:
-    """Of a round's accuracies, that on held-out training data by the score's model and rule; without it, by heads."""
+    """Of a round's accuracies, that on held-out training data which stands for a score."""
+    return accuracy.get(validation_name(score, accuracy))
+
+
+def validation_name(score: str, known: Container[str]) -> str:
+    """The accuracy on held-out training data by the score's model and rule; where it is not known, by heads."""
     model, _, rule = score.split("/")
-    return accuracy.get(f"{model}/val/{rule}", accuracy.get("own/val/head"))
+    return name if (name := f"{model}/val/{rule}") in known else "own/val/head"
 
 
 def certain_names(method: Method, group: Group, broadcast: Broadcast) -> set[str]:
     """The names of accuracies that every client has, whatever data it holds."""
     names = {"own/own/head", "own/all/head", "own/own/nearest", "own/all/nearest", "own/own/nearest-own"}
-    if "global" in models_of(group, range(1), sent_to(method, group, broadcast)):
+    if method.rule:
+        names |= {f"own/own/{method.rule}", f"own/all/{method.rule}"}
+    if "global" in models_of(method, group, range(1), sent_to(method, group, broadcast)):
         names |= {"global/own/head", "global/all/head"}
         if method.references(broadcast) is not None:
             names |= {"global/own/nearest", "global/all/nearest", "global/own/nearest-own"}
@@ -292,11 +332,21 @@ def sent_to(method: Method, group: Group, broadcast: Broadcast) -> list[Broadcas
     return sent[:1] if all(message is sent[0] for message in sent) else sent
 
 
-def models_of(group: Group, rows: range, sent: Sequence[Broadcast]) -> dict[str, State]:
-    """The models of some clients to test; there is one of the server's if it sends a whole state."""
+def models_of(method: Method, group: Group, rows: range, sent: Sequence[Broadcast]) -> dict[str, State]:
+    """The models of some clients to test, and the server's, if there is one."""
     models: dict[str, State] = {"own": group.own.take(rows)}
-    mine = sent if len(sent) == 1 else sent[rows.start : rows.stop]
-    names = group.own.initial
-    if set(names) <= set(mine[0].weights):
-        models["global"] = {name: torch.stack([message.weights[name] for message in mine]) for name in names}
+    whole = [
+        averaged_model(method, group, message) for message in (sent if len(sent) == 1 else sent[rows.start : rows.stop])
+    ]
+    known = [state for state in whole if state is not None]
+    if known and len(known) == len(whole):
+        models["global"] = {name: torch.stack([state[name] for state in known]) for name in group.own.initial}
     return models
+
+
+def averaged_model(method: Method, group: Group, sent: Broadcast) -> State | None:
+    """The server's model, if what it sends is one; what a model does without is as it was at the beginning."""
+    lacks = [name for name in group.own.initial if name not in sent.weights]
+    if len(lacks) == len(group.own.initial) or not all(map(method.does_without, lacks)):
+        return None
+    return {name: sent.weights.get(name, value) for name, value in group.own.initial.items()}

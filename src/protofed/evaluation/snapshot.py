@@ -155,14 +155,17 @@ def _view(
     """What one client's model makes of some of its test images."""
     asked, test, rule = engine.method.score.split("/")
     classes, member = len(engine.federation.classes), group.members[row]
-    models = models_of(group, range(row, row + 1), sent)
+    models = models_of(engine.method, group, range(row, row + 1), sent)
     state = models.get(asked, models["own"])
     means = class_means(*engine.embed(group, [row], state), classes)
     rows = torch.arange(len(group.test.labels)) if test == "all" else group.clients[row].own
     rows = rows[torch.randperm(len(rows), generator=draws)[:IMAGES]]
-    features, logits = engine.forward(group, state, group.pixels(group.test.images[rows]))
+    images = group.pixels(group.test.images[rows])
+    features, logits = engine.forward(group, state, images)
     answer = logits.argmax(-1)
-    if rule == "nearest":
+    if rule == engine.method.rule:
+        answer = engine.answers(group, state, engine.turns_after(group, [row], broadcast), images).argmax(-1)
+    elif rule == "nearest":
         references = engine.method.references(broadcast)
         answer = nearest_class(features, means if references is None else references)
     labels, domains, answer = group.test.labels[rows], group.test.domains[rows], answer[0].cpu()

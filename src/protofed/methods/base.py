@@ -6,7 +6,7 @@ A method never loops over epochs, batches, clients or samples and never touches 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple, TypeVar
@@ -19,9 +19,11 @@ from protofed.messages import Broadcast, Upload
 from protofed.methods.convergence import Bound, Estimates, Used
 from protofed.methods.optimisers import SGD
 from protofed.models.net import Net
+from protofed.models.output import Output
 from protofed.prototypes import Prototypes
+from protofed.randomness import generator
 
-__all__ = ["Batch", "Clock", "Method", "Phase", "Trained", "Turn", "cross_entropy", "param"]
+__all__ = ["Batch", "Clock", "Method", "Phase", "Server", "Trained", "Turn", "cross_entropy", "param"]
 
 T = TypeVar("T")
 
@@ -129,19 +131,31 @@ class Clock(NamedTuple):
 class Turn(NamedTuple):
     """Hold what a client knows in its turn: what it received, when, and what it has by itself.
 
+    A loss sees the turn of one client. `upload` and `remember` see those of N clients: every tensor then has a leading
+    client axis, but for what all of them received alike.
+
     Args:
         received: the server's broadcast, as `Method.receive` made it.
         clock: the round.
         previous: the client's model after its last turn, by name, if the method `keeps_previous`; see `taken`.
         prepared: what `Method.prepare` made of the client's data, by name.
         taken: how many turns the client had before, a scalar.
+        memory: what the client remembers for itself, by name; see `Method.remember`.
+        counts: the client's training samples of each class [C], int64.
+        steps: how many steps the client takes in this turn, a scalar.
+        lr: the learning rate of its steps, a scalar.
+        key: for draws, which `protofed.randomness.uniform` makes: in a loss a key of each step, in an upload one of the
+            turn.
+        phase: the number of the phase, from 0; see `Method.phases`.
+        momentum: that of the experiment's SGD; 0 where it names another optimiser.
 
     Example:
+        >>> import torch
         >>> from protofed.messages import Broadcast
         >>> from protofed.methods.base import Clock, Turn
-        >>> turn = Turn(Broadcast(), Clock(round=0, rounds=10))
-        >>> turn.received.prototypes.get("global") is None
-        True
+        >>> turn = Turn(Broadcast(), Clock(round=0, rounds=10), counts=torch.tensor([3, 0, 5]))
+        >>> turn.received.prototypes.get("global") is None, (turn.counts > 0).tolist()
+        (True, [True, False, True])
     """
 
     received: Broadcast
@@ -149,6 +163,42 @@ class Turn(NamedTuple):
     previous: Mapping[str, Tensor] = MappingProxyType({})
     prepared: Mapping[str, Tensor] = MappingProxyType({})
     taken: Tensor = torch.tensor(0)
+    memory: Mapping[str, Tensor] = MappingProxyType({})
+    counts: Tensor = torch.empty(0, dtype=torch.int64)
+    steps: Tensor = torch.tensor(0)
+    lr: Tensor = torch.tensor(0.0)
+    key: Tensor = torch.tensor(0)
+    phase: int = 0
+    momentum: float = 0.0
+
+
+class Server(NamedTuple):
+    """Hold what the server knows when it aggregates.
+
+    Args:
+        previous: the last broadcast, with what the server kept.
+        clock: the round, and whose uploads there are.
+        model: runs the architecture of the first clients: `server.model(x, weights, train=False)`; what `weights` lacks
+            is as it was sent last, or at the beginning. None where nobody asks for it.
+        public: public, unlabelled images as models see them [n, channels, height, width], if the experiment names some
+            and the method `uses_public`; otherwise None.
+
+    Example:
+        >>> from protofed.messages import Broadcast
+        >>> from protofed.methods.base import Clock, Server
+        >>> server = Server(Broadcast(), Clock(round=0, rounds=10, seed=7))
+        >>> server.draws("heads").initial_seed() == server.draws("heads").initial_seed()
+        True
+    """
+
+    previous: Broadcast
+    clock: Clock
+    model: Net | None = None
+    public: Tensor | None = None
+
+    def draws(self, purpose: str) -> torch.Generator:
+        """Return a generator on the CPU for draws of this round and purpose: the same in every engine and on resume."""
+        return generator(self.clock.seed, "server", purpose, self.clock.round)
 
 
 class Phase(NamedTuple):
@@ -225,6 +275,9 @@ class Method(ABC):
         prepares: whether a client looks at its data before it trains; see `prepare`.
         clip: the largest norm of a client's gradient; None for no limit.
         exchanges_public: whether clients exchange what they make of public images; see `PublicExchange`.
+        uses_public: whether the server looks at public images; see `Server.public`.
+        rule: what accuracies by `answer` are called, as in `own/own/both-heads`; empty for a method without a rule of
+            its own.
         unit_features: whether its paper's theory is of features scaled to length 1.
         collect: when features are taken for prototypes: `eval-pass`, `last-epoch` or `all-epochs`; None for never.
         initial: whose initial weights: `common`, one draw for all clients, or `own`, one for each.
@@ -259,6 +312,8 @@ class Method(ABC):
     prepares: ClassVar[bool] = False
     clip: ClassVar[float | None] = None
     exchanges_public: ClassVar[bool] = False
+    uses_public: ClassVar[bool] = False
+    rule: ClassVar[str] = ""
     unit_features: ClassVar[bool] = False
 
     collect: Collect | None = field(default=None, init=False)
@@ -289,12 +344,23 @@ class Method(ABC):
         """Say whether the parameter or buffer of this name leaves the client."""
         return False
 
+    def shared(self, names: Collection[str]) -> set[str]:
+        """Return those of a model's parameters and buffers that leave the client, where a name alone does not tell."""
+        return {name for name in names if self.shares(name)}
+
+    def does_without(self, name: str) -> bool:  # noqa: ARG002
+        """Say whether the averaged model answers without this parameter, which stays at the client.
+
+        Where it does without all that stays, there are `global/…` accuracies.
+        """
+        return False
+
     def extend(self, module: nn.Module, classes: int) -> nn.Module:  # noqa: ARG002
         """Return the architecture that the method trains, made from the user's."""
         return module
 
     def phases(self, epochs: int) -> Sequence[Phase]:
-        """Return the parts of a turn of so many epochs."""
+        """Return the parts of a turn of so many epochs; none where clients do not train."""
         return [Phase(epochs, lambda _: True)]
 
     def optimiser(
@@ -316,6 +382,26 @@ class Method(ABC):
         """
         return {}
 
+    def memory(self, weights: Mapping[str, Tensor], classes: int) -> Mapping[str, Tensor]:  # noqa: ARG002
+        """Return what a client remembers before its first turn, made from its initial model; nothing by default.
+
+        Args:
+            weights: the initial parameters and buffers by name.
+            classes: the number of classes, C.
+
+        Returns:
+            Tensors by name. They are checkpointed with the client's model, counted as its memory, and never sent.
+        """
+        return {}
+
+    def remember(self, trained: Trained, turn: Turn) -> Mapping[str, Tensor]:  # noqa: ARG002
+        """Return what clients remember after a turn, by the names that `memory` has [N, ...]."""
+        return turn.memory
+
+    def effort(self, steps: int, client: int, clock: Clock) -> tuple[int, float]:  # noqa: ARG002
+        """Return how many steps a client takes in place of so many in an epoch, and a factor on its learning rate."""
+        return steps, 1.0
+
     def prototypes(self, trained: Trained) -> Mapping[str, Prototypes]:  # noqa: ARG002
         """Make the prototype sets that clients send from the features that were collected.
 
@@ -327,18 +413,26 @@ class Method(ABC):
         """
         return {}
 
-    def upload(self, trained: Trained) -> Upload:
-        """Make what the clients send: shared weights, prototype sets and, with weights, the numbers of samples [N]."""
-        weights = {name: tensor for name, tensor in trained.weights.items() if self.shares(name)}
+    def upload(self, trained: Trained, turn: Turn) -> Upload:  # noqa: ARG002
+        """Make what the clients send: shared weights, prototype sets and, with weights, the numbers of samples [N].
+
+        Args:
+            trained: the clients after training.
+            turn: their turns; every tensor has a leading client axis, but for what all received alike.
+
+        Returns:
+            Their uploads, [N, ...].
+        """
+        shared = self.shared(trained.weights.keys())
+        weights = {name: tensor for name, tensor in trained.weights.items() if name in shared}
         return Upload(weights, self.prototypes(trained), {"samples": trained.samples} if weights else {})
 
-    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:  # noqa: ARG002
+    def aggregate(self, uploads: Upload, server: Server) -> Broadcast:  # noqa: ARG002
         """Make the next broadcast from a round's uploads, at the server.
 
         Args:
             uploads: what the participants sent, [N, ...] in client order.
-            previous: the last broadcast, with what the server kept.
-            clock: the round.
+            server: the last broadcast, the round, and what else the server has.
 
         Returns:
             What the server sends next; its weights have no client axis.
@@ -349,6 +443,22 @@ class Method(ABC):
         """Say how uploads are added up, if the server needs nothing of them but sums; None if it needs each client's.
 
         It holds for the `aggregate` beside it: a class with one of its own says this again.
+        """
+        return None
+
+    def needs_each(self) -> bool:
+        """Say whether the server needs each client's own upload after all, whatever `summed` says of the rest."""
+        return False
+
+    def forget(self, broadcast: Broadcast, client: int, sent: Upload) -> Broadcast | None:  # noqa: ARG002
+        """Return the broadcast as it would be had a client never taken part, where that can be said exactly, else None.
+
+        It can where nobody trains, and the server's state is made of what clients sent.
+
+        Args:
+            broadcast: what the server sends, with what it kept.
+            client: the number of the client.
+            sent: what the client sent in its first turn [1, ...].
         """
         return None
 
@@ -363,6 +473,15 @@ class Method(ABC):
     def references(self, broadcast: Broadcast) -> Prototypes | None:  # noqa: ARG002
         """Return the prototypes [C, M, D] of the nearest-prototype rule, or None where the method has none."""
         return None
+
+    def answer(self, output: Output, turn: Turn) -> Tensor:  # noqa: ARG002
+        """Return logits [B, C] by the method's own rule of prediction, if it has one and names it (`rule`).
+
+        Args:
+            output: what the client's own model makes of a batch.
+            turn: the client's turn, as it is after training.
+        """
+        return output.logits
 
     def clusters_features(self) -> bool:
         """Say whether clients look for several prototypes of a class; a run in which they find one each says so."""
@@ -434,3 +553,20 @@ def weighted_mean(weights: Mapping[str, Tensor], importance: Tensor) -> dict[str
         name: torch.tensordot(share.to(tensor.dtype), tensor, dims=1) if tensor.is_floating_point() else tensor[0]
         for name, tensor in weights.items()
     }
+
+
+def total_variances(weights: Mapping[str, Tensor], importance: Tensor, mean: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """BatchNorm's variances over all clients' data, by the law of total variance: Σ_k s_k (v_k + (m_k − m)²).
+
+    Args:
+        weights: the clients' models [N, ...].
+        importance: what s_k is proportional to [N].
+        mean: their mean, of which m is taken.
+    """
+    found: dict[str, Tensor] = {}
+    for name, variances in weights.items():
+        centre = name.removesuffix("running_var") + "running_mean"
+        if name.endswith("running_var") and centre in weights:
+            apart = (weights[centre] - mean[centre]).square()
+            found |= weighted_mean({name: variances + apart}, importance)
+    return found

@@ -17,7 +17,8 @@ from protofed.models.mlp import Mlp
 from protofed.models.mobilenet import MobileNetV2
 from protofed.models.output import Output
 from protofed.models.resnet import resnet10, resnet18, resnet18_fine
-from protofed.models.user import adopt
+from protofed.models.tied import tie
+from protofed.models.user import adopt, swap_layers
 
 __all__ = ["MODELS", "Factory", "ModelSpec", "Output", "adopt", "build", "check_size", "factory_of", "parameter_count"]
 
@@ -80,7 +81,11 @@ def build(
         if not isinstance(module, nn.Module):
             raise UserError("--model", label, f"it must make an nn.Module, not {type(module).__name__}")
         module = adopt(module, shape, classes)
-        return module if extend is None else extend(module, classes)
+        if extend is None:
+            return module
+        module = extend(module, classes)
+        swap_layers(module)  # a method's author writes nn.Dropout as everybody does
+        return tie(module)
 
 
 def factory_of(spec: str) -> Factory:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from protofed.models.output import Output
+from protofed.models.tied import call
 
 
 class Net:
@@ -33,13 +33,15 @@ class Net:
         own = dict(self.module.named_parameters())
         return {name: self.state[name] if self.state is not None else tensor for name, tensor in own.items()}
 
-    def __call__(self, x: Tensor, weights: Mapping[str, Tensor] | None = None, train: bool = True) -> Output:
-        """Features, logits and block features of `x`."""
+    def __call__(
+        self, x: Tensor, weights: Mapping[str, Tensor] | None = None, train: bool = True, **options: Any
+    ) -> Output:
+        """Features, logits and block features of `x`; `options` are for the forward of a module that has some."""
         if self.module.training != train:
             self.module.train(train)
-        state = self.state if weights is None else weights
+        state = self.state if weights is None else {**(self.state or {}), **weights}
         with torch.autocast(x.device.type, self.low, enabled=self.low is not None, cache_enabled=False):
-            out = cast(Output, self.module(x) if state is None else functional_call(self.module, dict(state), (x,)))
+            out = cast(Output, self.module(x, **options) if state is None else call(self.module, state, x, **options))
         if self.low is not None:
             out = out._replace(features=out.features.to(x.dtype), logits=out.logits.to(x.dtype))
         if train:

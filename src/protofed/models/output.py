@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from torch import Tensor
@@ -16,6 +18,7 @@ class Output(NamedTuple):
         features: the input of the head [B, D].
         logits: the output of the head [B, C].
         blocks: the output of each stage before its ReLU, [B, ...]; maps stay maps [B, channels, height, width].
+        more: what else the model says, by name, for a method that has extended it: another head's logits [B, C].
 
     Example:
         >>> import torch
@@ -27,4 +30,5 @@ class Output(NamedTuple):
 
     features: Tensor
     logits: Tensor
-    blocks: tuple[Tensor, ...]
+    blocks: tuple[Tensor, ...] = ()
+    more: Mapping[str, Tensor] = MappingProxyType({})

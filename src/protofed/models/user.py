@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,23 +12,27 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from protofed.errors import UserError
+from protofed.models.attention import Attention
 from protofed.models.layers import BatchNorm, Dropout, Dropout2d, step
 from protofed.models.output import Output
+from protofed.models.tied import tie
 
 DROPOUTS: dict[type[nn.Module], type[Dropout]] = {
     nn.Dropout: Dropout,
     nn.Dropout1d: Dropout2d,
     nn.Dropout2d: Dropout2d,
 }
+HANDLED = "nn.Dropout, 1d and 2d, and those of nn.MultiheadAttention"
 
 
 def adopt(module: nn.Module, shape: tuple[int, int, int], classes: int) -> nn.Module:
     """Make a module usable in every engine: it returns Output, has `head` and `feature_size`, and uses our layers.
 
-    BatchNorm and Dropout are swapped for ours. A module that returns logits is cut before its last nn.Linear and
-    becomes `body` and `head`; one that returns (features, logits) or Output keeps its shape and names.
+    BatchNorm, Dropout and attention with dropout are swapped for ours. A module that returns logits is cut before its
+    last layer and becomes `body` and `head`. One that returns (features, logits) or Output keeps its names if its
+    classifier is called `head`; otherwise it too becomes `body` and `head`.
     """
-    _swap_layers(module)
+    swap_layers(module)
     x = torch.linspace(-1, 1, 2 * torch.Size(shape).numel()).view(2, *shape)
     module.eval()
     with torch.no_grad():
@@ -37,16 +42,19 @@ def adopt(module: nn.Module, shape: tuple[int, int, int], classes: int) -> nn.Mo
         _check_training(module, x)
     if getattr(module, "feature_size", None) != out.features.shape[1]:
         module.feature_size = out.features.shape[1]
-    return module.train()
+    return tie(module).train()
 
 
-def _swap_layers(module: nn.Module) -> None:
+def swap_layers(module: nn.Module) -> None:
+    """Put our layers in the place of torch's that draw or keep statistics."""
     swapped: dict[nn.Module, nn.Module] = {}  # a layer used in two places stays one layer
     for name, layer in list(module.named_modules(remove_duplicate=False))[1:]:
         if isinstance(layer, _BatchNorm) and layer not in swapped:
             swapped[layer] = _our_norm(module, name, layer)
         elif isinstance(layer, _DropoutNd) and type(layer) in DROPOUTS and layer not in swapped:
             swapped[layer] = DROPOUTS[type(layer)](layer.p)
+        elif type(layer) is nn.MultiheadAttention and layer.dropout > 0 and layer not in swapped:
+            swapped[layer] = _our_attention(module, name, layer)
         if layer in swapped:
             module.set_submodule(name, swapped[layer])
 
@@ -62,31 +70,90 @@ def _our_norm(module: nn.Module, name: str, layer: _BatchNorm) -> BatchNorm:
     return ours
 
 
+def _our_attention(module: nn.Module, name: str, layer: nn.MultiheadAttention) -> Attention:
+    if layer.bias_k is not None or layer.add_zero_attn:
+        raise _refusal(module, f"its layer {name} ({_kind(layer)}) has dropout with add_bias_kv or add_zero_attn")
+    return Attention.of(layer)
+
+
+class LayerCall(NamedTuple):
+    """A layer's call in a forward: what it was given and what it made."""
+
+    name: str
+    given: Tensor
+    made: Tensor
+
+
 def _returning_output(module: nn.Module, x: Tensor) -> nn.Module:
-    called: list[str] = []
-    hooks = [
-        layer.register_forward_hook(lambda *_, name=name: called.append(name))
-        for name, layer in module.named_modules()
-        if isinstance(layer, nn.Linear)
-    ]
-    result = _run(module, x)
-    for hook in hooks:
-        hook.remove()
+    result, calls = _recorded(module, x)
     match result:
-        case Output():
-            return module
-        case (Tensor(), Tensor()):
-            module.register_forward_hook(_as_output)
-            return module
-        case Tensor() if called and called[-1]:
-            split = _Split(module, called[-1])
-            if torch.allclose(_run(split, x).logits, result, atol=1e-5):
-                return split
-    raise _refusal(module, "its forward must return (features, logits), or logits straight from an nn.Linear")
+        case Tensor():
+            last = [call for call in calls if call.made is result and call.given.dim() == 2]
+            linear = [call for call in last if isinstance(module.get_submodule(call.name), nn.Linear)]
+            places = [*linear[:1], *_descending(module, last)]
+            why = "its forward must return (features, logits), or logits straight from an nn.Linear or another layer"
+        case Output() | (Tensor(), Tensor()):
+            features, logits = result[:2]
+            if not isinstance(result, Output):
+                module.register_forward_hook(_as_output)
+            fitting = [call for call in calls if call.given.shape == features.shape]
+            if any(call.name == "head" and call.made.shape == logits.shape for call in fitting):
+                return module
+            named = [call for call in fitting if call.made is logits]
+            places = sorted(named, key=lambda call: call.given is not features)
+            why = (
+                "its logits must come straight from a layer that takes the features, such as an nn.Linear named `head`"
+            )
+        case _:
+            raise _refusal(module, f"its forward must return (features, logits) or logits, not {type(result).__name__}")
+    for call in places:
+        if all(_same(module, _Split(deepcopy(module), call.name), x, train) for train in (False, True)):
+            return _Split(module, call.name)
+    raise _refusal(module, why)
+
+
+def _recorded(module: nn.Module, x: Tensor) -> tuple[Any, list[LayerCall]]:
+    """What a module makes of x, and the calls of its layers with parameters, the innermost first."""
+    calls: list[LayerCall] = []
+
+    def record(name: str, given: tuple[Any, ...], made: Any) -> None:
+        if given and isinstance(given[0], Tensor) and isinstance(made, Tensor):
+            calls.append(LayerCall(name, given[0], made))
+
+    hooks = [
+        layer.register_forward_hook(lambda _, given, made, name=name: record(name, given, made))
+        for name, layer in module.named_modules()
+        if name and any(True for _ in layer.parameters())
+    ]
+    try:
+        return _run(module, x), calls
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _descending(module: nn.Module, calls: Sequence[LayerCall]) -> list[LayerCall]:
+    """The outermost of nested calls, but of an nn.Sequential what it ends with."""
+    return [call for call in reversed(calls) if not isinstance(module.get_submodule(call.name), nn.Sequential)]
+
+
+def _same(module: nn.Module, split: nn.Module, x: Tensor, train: bool) -> bool:
+    """Whether both make the same logits; what draws is refused later."""
+    found = []
+    with torch.random.fork_rng(devices=[]):
+        for one in (module, split):
+            torch.default_generator.manual_seed(0)
+            try:
+                with step(torch.tensor(0)):
+                    out = deepcopy(one).train(train)(x)
+            except Exception:  # a layer that is not the last is followed by what does not fit its input
+                return False
+            found.append(out if isinstance(out, Tensor) else out[1])
+    return found[0].shape == found[1].shape and torch.allclose(found[0], found[1], atol=1e-5)
 
 
 class _Split(nn.Module):
-    """A module that returns logits, cut before its last linear layer."""
+    """A module cut before the layer that makes its logits: `body` gives that layer's input in their place."""
 
     def __init__(self, module: nn.Module, last: str) -> None:
         super().__init__()
@@ -95,8 +162,10 @@ class _Split(nn.Module):
         self.body = module
 
     def forward(self, x: Tensor) -> Output:
-        features = self.body(x)
-        return Output(features, self.head(features), ())
+        out = self.body(x)
+        if isinstance(out, Output):
+            return out._replace(logits=self.head(out.logits))
+        return Output(out, self.head(out), ())
 
 
 def _as_output(_module: nn.Module, _args: Any, result: tuple[Tensor, Tensor]) -> Output:
@@ -108,9 +177,6 @@ def _check_output(module: nn.Module, out: Output, classes: int) -> None:
         raise _refusal(module, f"for 2 images its logits have shape {tuple(out.logits.shape)}, not (2, {classes})")
     if out.features.dim() != 2 or len(out.features) != 2:
         raise _refusal(module, f"for 2 images its features have shape {tuple(out.features.shape)}, not (2, D)")
-    head = getattr(module, "head", None)
-    if not isinstance(head, nn.Linear) or head.weight.shape != (classes, out.features.shape[1]):
-        raise _refusal(module, "its classifier must be an nn.Linear from the features to the logits, named `head`")
 
 
 def _check_training(module: nn.Module, x: Tensor) -> None:
@@ -122,7 +188,8 @@ def _check_training(module: nn.Module, x: Tensor) -> None:
         before = torch.get_rng_state()
         _run(trial, x)
         if not torch.equal(before, torch.get_rng_state()):
-            raise _refusal(module, "its forward draws random numbers; of those only nn.Dropout, 1d and 2d are handled")
+            why = f"its forward draws random numbers; of those only {HANDLED} are handled"
+            raise _refusal(module, why, "nn.Dropout in place of F.dropout draws by the key of the step")
     for name, layer in trial.named_modules():
         old = dict(module.get_submodule(name).named_buffers(recurse=False))
         changed = any(not torch.equal(old[key], new) for key, new in layer.named_buffers(recurse=False))
@@ -139,8 +206,8 @@ def _run(module: nn.Module, x: Tensor) -> Any:
         ) from error
 
 
-def _refusal(module: nn.Module, why: str) -> UserError:
-    return UserError("--model", _kind(module.body if isinstance(module, _Split) else module), why)
+def _refusal(module: nn.Module, why: str, hint: str | None = None) -> UserError:
+    return UserError("--model", _kind(module.body if isinstance(module, _Split) else module), why, hint=hint)
 
 
 def _kind(module: nn.Module) -> str:

@@ -39,8 +39,8 @@ class Clients(ABC):
         """How good the clients' models are, and the one that the server sends."""
 
     @abstractmethod
-    def declared(self, who: Sequence[int]) -> list[int]:
-        """The most samples that prototypes of these clients may count."""
+    def declared(self, clock: Clock) -> list[int]:
+        """The most samples that prototypes of a round's clients may count."""
 
     @abstractmethod
     def public_clients(
@@ -70,9 +70,9 @@ class LocalClients(Clients):
         """By the engine, on the clients' test data."""
         return self.evaluator(broadcast)
 
-    def declared(self, who: Sequence[int]) -> list[int]:
+    def declared(self, clock: Clock) -> list[int]:
         """By the data that they hold."""
-        return self.engine.declared(who)
+        return self.engine.declared(clock)
 
     def public_clients(
         self, method: PublicExchange, who: Sequence[int], broadcast: Broadcast, clock: Clock

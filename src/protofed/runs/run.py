@@ -24,7 +24,7 @@ from protofed.evaluation.accuracy import Evaluation, validation_score
 from protofed.evaluation.backdoor import backdoor_rate
 from protofed.evaluation.snapshot import Snapshot, take_snapshot
 from protofed.experiment import Experiment
-from protofed.internal.atomic_files import write_text
+from protofed.internal.atomic_files import full_disk_is_said, write_text
 from protofed.internal.profiling import profiled_round, section
 from protofed.messages import Broadcast, Traffic
 from protofed.methods import parameters
@@ -85,7 +85,7 @@ class Run:
         progress.tell(self.standing())
         resumable = folder is not None or self.ranks.number > 0
         written = nullcontext() if folder is None else folder
-        with process_settings(self.experiment), _interruptible(resumable) as interrupted, written:
+        with process_settings(self.experiment), _interruptible(resumable) as interrupted, full_disk_is_said(), written:
             if folder is not None:
                 folder.keep_rounds(self.history)
             stop = False
@@ -303,6 +303,8 @@ class Run:
         for number, group in enumerate(self.engine.groups):
             own = group.own.take(range(len(group.members)))
             state |= {f"own/{number}/{name}": tensor for name, tensor in own.items()}
+            memory = group.own.memory(range(len(group.members)))
+            state |= {f"memory/{number}/{name}": tensor for name, tensor in memory.items()}
             state[f"taken/{number}"] = group.taken.clone()
         return state
 
@@ -343,12 +345,10 @@ class Run:
         return {} if self.pipeline.attacking is None else self.pipeline.attacking.memory
 
     def client_memory(self, group: Group) -> int:
-        """Bytes a client of a group has to keep between rounds: what it does not receive, or its whole last model."""
-        return sum(
-            value.nbytes
-            for name, value in group.own.initial.items()
-            if self.method.keeps_previous or not self.method.shares(name)
-        )
+        """Bytes a client has to keep between rounds: what it does not receive, or its whole last model; its memory."""
+        shared = set() if self.method.keeps_previous else self.method.shared(group.own.initial)
+        kept = [value for name, value in group.own.initial.items() if name not in shared]
+        return sum(value.nbytes for value in (*kept, *group.own.first_memory.values()))
 
     def _drifted(self) -> dict[str, dict[str, float]] | None:
         """The accuracies before, at and after a drift, as far as the run has come."""

@@ -58,7 +58,8 @@ class Setup:
         stages += [Defending(defence) for defence in self.defences]
         if self.privacy is not None:
             stages.append(Releasing(self.privacy.release))
-        return Pipeline(self.method, stages, None if self.attack is None else Attacking(self.attack))
+        attacking = None if self.attack is None else Attacking(self.attack)
+        return Pipeline(self.method, stages, attacking, self.engine.server)
 
 
 def prepare(
@@ -124,11 +125,12 @@ def _check_patience(experiment: Experiment, federation: Federation, strictly: bo
 def _public_images(experiment: Experiment, method: Method, encoder: Encoder | None) -> torch.Tensor | None:
     """The public, unlabelled images of a method that needs some."""
     exchange = exchange_of(method)
-    if exchange is None:
+    if exchange is None and not method.uses_public:
         return None
     if experiment.public is None:
         raise missing_value("--public", f"{method.name} needs a public dataset, such as digit-domains")
-    images = dataset_of(experiment, experiment.public, None, encoder).train.images[: exchange.public_images]
+    images = dataset_of(experiment, experiment.public, None, encoder).train.images
+    images = images if exchange is None else images[: exchange.public_images]
     return images if encoder is None else encoder.features(images)
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from protofed.errors import LostError
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Clock, Method
+from protofed.methods.base import Clock, Method, Server
 from protofed.trust.attacks import Attack, AttackMemory
 from protofed.trust.defences import Defence
 from protofed.trust.screening import refusals, without
@@ -50,16 +50,16 @@ class Screening:
     """Uploads that no honest client can have made are rejected, by the same rules for every engine.
 
     Args:
-        declared: the most samples that prototypes of some clients may count; None where counts are noisy.
+        declared: the most samples that prototypes of a round's clients may count; None where counts are noisy.
         alone: each upload is judged by itself: one client must not decide whether another counts.
     """
 
-    declared: Callable[[Sequence[int]], list[int]] | None
+    declared: Callable[[Clock], list[int]] | None
     alone: bool = False
 
     def apply(self, uploads: Upload, sent: Broadcast, clock: Clock) -> tuple[Upload, Notes]:
         """Without those that are rejected; all of them may be only where each is judged alone."""
-        rejected = refusals(uploads, sent, self.declared(clock.who) if self.declared else None, self.alone)
+        rejected = refusals(uploads, sent, self.declared(clock) if self.declared else None, self.alone)
         if not rejected:
             return uploads, Notes()
         if len(rejected) == len(clock.who) and not self.alone:
@@ -110,6 +110,7 @@ class Pipeline:
     method: Method
     stages: Sequence[Stage]
     attacking: Attacking | None = None
+    server: Callable[[Broadcast, Clock], Server] = Server  # what the server knows of a round
 
     def process(self, uploads: Upload, sent: Broadcast, clock: Clock) -> Processed:
         """A round's uploads, of the clients in `clock.who`, through all stages and the aggregation."""
@@ -121,5 +122,5 @@ class Pipeline:
             rejected |= notes.rejected
             suspected |= set(notes.suspected)
             clock = clock._replace(who=tuple(member for member in clock.who if member not in notes.rejected))
-        broadcast = self.method.aggregate(uploads, sent, clock)
+        broadcast = self.method.aggregate(uploads, self.server(sent, clock))
         return Processed(broadcast, arrived, clock.who, rejected, sorted(suspected))

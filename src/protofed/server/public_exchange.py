@@ -11,7 +11,7 @@ from typing import Protocol
 
 from protofed.errors import LostError
 from protofed.messages import Broadcast, Traffic, Upload
-from protofed.methods.base import Clock, Method, PublicExchange
+from protofed.methods.base import Clock, Method, PublicExchange, Server
 from protofed.trust.screening import refusals, without
 
 
@@ -83,5 +83,5 @@ def agree(method: PublicExchange, clients: PublicClients, clock: Clock) -> Agree
             answers[number] = method.public_aggregate(screened(clients.outputs(number)))
         clients.learn(number, answers[number])
     models = screened(clients.weights())
-    start = method.aggregate(models, Broadcast(), clock._replace(who=tuple(clients.who)))
+    start = method.aggregate(models, Server(Broadcast(), clock._replace(who=tuple(clients.who))))
     return Agreement(start, tuple(clients.who), {**rejected, **clients.left_out}, clients.traffic)

@@ -93,7 +93,7 @@ class SignFlip(Attack):
     """Sends the opposite of what it has learned, and more of it."""
 
     name: ClassVar[str] = "sign-flip"
-    about: ClassVar[str] = f"sends its update of the weights times {-REVERSED:g}, and its prototypes times -1"
+    about: ClassVar[str] = f"sends its update of the weights times {-REVERSED:g}, its prototypes and sums times -1"
 
     def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: AttackMemory) -> Upload:  # noqa: ARG002
         """To w − (1 + REVERSED)(w − w_sent)."""
@@ -101,7 +101,8 @@ class SignFlip(Attack):
             name: tensor - (1 + REVERSED) * (tensor - sent.weights[name]) if tensor.is_floating_point() else tensor
             for name, tensor in uploads.weights.items()
         }
-        return Upload(weights, _times(uploads.prototypes, -1), uploads.numbers)
+        sums = {name: -tensor for name, tensor in uploads.sums.items()}
+        return Upload(weights, _times(uploads.prototypes, -1), uploads.numbers, sums)
 
 
 class ScaledPrototypes(Attack):
@@ -112,7 +113,7 @@ class ScaledPrototypes(Attack):
 
     def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: AttackMemory) -> Upload:  # noqa: ARG002
         """Weights are honest."""
-        return Upload(uploads.weights, _times(uploads.prototypes, SCALED), uploads.numbers)
+        return replace(uploads, prototypes=_times(uploads.prototypes, SCALED))
 
 
 class RandomPrototypes(Attack):
@@ -129,7 +130,7 @@ class RandomPrototypes(Attack):
             drawn = torch.randn(vectors.shape, generator=draws).to(vectors)
             length = vectors.norm(dim=-1, keepdim=True) / drawn.norm(dim=-1, keepdim=True)
             sets[name] = Prototypes(drawn * length, counts)
-        return Upload(uploads.weights, sets, uploads.numbers)
+        return replace(uploads, prototypes=sets)
 
 
 class Collusion(Attack):
@@ -155,7 +156,7 @@ class Collusion(Attack):
                 found[:, FROM, 0], number[:, FROM, 0] = vectors[:, TO][filled].mean(0), most
                 found[most == 0] = 0
             sets[name] = Prototypes(found, number)
-        return Upload(uploads.weights, sets, uploads.numbers)
+        return replace(uploads, prototypes=sets)
 
 
 class FreeRider(Attack):
@@ -178,7 +179,8 @@ class FreeRider(Attack):
                 pool = seen if seen.vectors.dim() == 3 else seen.pooled()
                 found[:, :, 0], number[:, :, 0] = pool.class_mean(), pool.present.to(counts.dtype)
             sets[name] = Prototypes(found, number)
-        return Upload(weights, sets, uploads.numbers)
+        nothing = {name: torch.zeros_like(tensor) for name, tensor in uploads.sums.items()}
+        return Upload(weights, sets, uploads.numbers, nothing)
 
 
 class StaleReplay(Attack):
@@ -237,7 +239,8 @@ def _times(sets: Mapping[str, Prototypes], factor: float) -> dict[str, Prototype
 
 
 def _device(uploads: Upload) -> torch.device:
-    tensors = [*uploads.weights.values(), *(found.vectors for found in uploads.prototypes.values())]
+    rest = [*uploads.weights.values(), *uploads.numbers.values(), *uploads.sums.values()]
+    tensors = [*rest, *(found.vectors for found in uploads.prototypes.values())]
     return tensors[0].device if tensors else torch.device("cpu")
 
 
@@ -248,8 +251,9 @@ def _put(uploads: Upload, rows: Tensor, others: Upload) -> Upload:
         slots = max(found.counts.shape[-1], others.prototypes[name].counts.shape[-1])
         wide, other = found.widen(slots), others.prototypes[name].widen(slots)
         sets[name] = Prototypes(*(a.index_copy(0, rows, b) for a, b in zip(wide, other, strict=True)))
-    weights, numbers = (
+    mine, theirs = (uploads.weights, uploads.numbers, uploads.sums), (others.weights, others.numbers, others.sums)
+    weights, numbers, sums = (
         {name: tensor.index_copy(0, rows, other[name]) for name, tensor in part.items()}
-        for part, other in ((uploads.weights, others.weights), (uploads.numbers, others.numbers))
+        for part, other in zip(mine, theirs, strict=True)
     )
-    return Upload(weights, sets, numbers)
+    return Upload(weights, sets, numbers, sums)

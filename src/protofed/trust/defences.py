@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -129,7 +130,7 @@ def of_prototypes(rule: Callable[[Tensor], Tensor]) -> Defence:
             for label in held.present.any(0).nonzero().squeeze(1).tolist():
                 found[:, label][held.counts[:, label] > 0] = rule(votes[held.present[:, label], label])
             sets[name] = Prototypes(found, held.counts)
-        return Defended(Upload(uploads.weights, sets, uploads.numbers))
+        return Defended(replace(uploads, prototypes=sets))
 
     return defence
 
@@ -152,7 +153,7 @@ def outlying_prototypes(sets: Prototypes) -> Tensor:
 def angular_filter(uploads: Upload, sent: Broadcast) -> Defended:  # noqa: ARG001
     """Prototypes that are outliers among those of their class are taken out."""
     sets = {name: _without(found, outlying_prototypes(found)) for name, found in uploads.prototypes.items()}
-    return Defended(Upload(uploads.weights, sets, uploads.numbers))
+    return Defended(replace(uploads, prototypes=sets))
 
 
 # Both: the default defence.
@@ -162,8 +163,8 @@ def outliers(uploads: Upload, sent: Broadcast) -> Defended:
     """A client whose update is an outlier, or half of whose classes have outlying prototypes, is taken out wholly.
 
     Outlying prototypes of the others are taken out too. An excluded client's weights become the mean of the others',
-    so that they count for nothing; of the others, no update is longer than LENGTH times the median: where honest
-    clients differ much, nobody can be blamed for length, but nobody should outweigh the rest.
+    so that they count for nothing, and its sums become 0. Of the others, no update is longer than LENGTH times the
+    median: where honest clients differ much, nobody can be blamed for length, but nobody should outweigh the rest.
     """
     outlying = {name: outlying_prototypes(found) for name, found in uploads.prototypes.items()}
     verdicts = [
@@ -178,7 +179,9 @@ def outliers(uploads: Upload, sent: Broadcast) -> Defended:
     if 2 * int(out.sum()) >= len(out):  # where most are unlike the rest, nobody can be blamed
         out = torch.zeros_like(out)
     sets = {name: _without(found, outlying[name] | out.unsqueeze(1)) for name, found in uploads.prototypes.items()}
-    defended = Upload(uploads.weights, sets, uploads.numbers)
+    kept = (~out).nonzero().squeeze(1)
+    sums = {name: torch.zeros_like(t).index_copy(0, kept, t[kept]) for name, t in uploads.sums.items()}
+    defended = replace(uploads, prototypes=sets, sums=sums)
     if uploads.weights:
         bounded = norm_clip(updates, LENGTH)
         defended = _updated(defended, sent, torch.where(out.unsqueeze(1), bounded[~out].mean(0), bounded))
@@ -222,7 +225,7 @@ def _updated(uploads: Upload, sent: Broadcast, updates: Tensor) -> Upload:
             change = updates[:, begin:end].view_as(tensor)
             weights[name] = change + sent.weights[name] if name in sent.weights else change.clone()
             begin = end
-    return Upload(weights, uploads.prototypes, uploads.numbers)
+    return replace(uploads, weights=weights)
 
 
 _OF_WEIGHTS = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ def enough(upload: Upload, least: Sequence[int]) -> Upload:
     for name, (vectors, counts) in upload.prototypes.items():
         keeps = counts >= torch.tensor(least, device=counts.device).view(-1, 1, 1)
         sets[name] = Prototypes(vectors.where(keeps.unsqueeze(-1), 0), counts.where(keeps, 0))
-    return Upload(upload.weights, sets, upload.numbers)
+    return replace(upload, prototypes=sets)
 
 
 def gaussian(like: Tensor, deviation: float, draws: np.random.Generator) -> Tensor:
@@ -59,6 +60,7 @@ def lengths(uploads: Upload, sent: Broadcast, clip: float | None) -> Tensor:
         held = (counts > 0).double()
         parts.append((vectors.double().square().sum(-1) * held).flatten(1).sum(1))
         parts.append(flag(uploads, clip) ** 2 * held.flatten(1).sum(1))
+    parts += [tensor.double().unsqueeze(-1).flatten(1).square().sum(1) for tensor in uploads.sums.values()]
     return torch.stack(parts).sum(0).sqrt()
 
 
@@ -66,7 +68,8 @@ def private_sum(uploads: Upload, sent: Broadcast, expected: float, experiment: E
     """One client's upload that stands for all: the noisy sum of what each adds, clipped.
 
     Weights are w + (Σ_k s_k (w_k − w) + noise) / expected, where s_k ≤ 1 clips client k; prototypes are noisy sums over
-    the noisy number of holders. All clients weigh the same. Without clip and noise it is the plain mean to the bit.
+    the noisy number of holders, and sums Σ_k s_k S_k + noise, rounded if they are whole. All clients weigh the same.
+    Without clip and noise it is the plain mean, or the plain sum, to the bit.
     """
     clip, draws = experiment.clip, noise(experiment.seed, "privacy", round)
     norms = lengths(uploads, sent, clip)
@@ -92,20 +95,26 @@ def private_sum(uploads: Upload, sent: Broadcast, expected: float, experiment: E
         means = means + gaussian(means, deviation, draws) / holders.unsqueeze(-1)
         number = holders.round().clamp(min=1).where(present, 0)
         sets[name] = Prototypes(means.where(present.unsqueeze(-1), 0).unsqueeze(0), number.unsqueeze(0))
-    return Upload(weights, sets, {"samples": torch.ones(1, device=scale.device)} if weights else {})
+    sums = {}
+    for name, tensor in uploads.sums.items():
+        total = _scaled(tensor, scale).sum(0, keepdim=True)
+        sums[name] = _like(total + gaussian(total, deviation, draws), tensor)
+    return Upload(weights, sets, {"samples": torch.ones(1, device=scale.device)} if weights else {}, sums)
 
 
 def clipped_and_noised(
     upload: Upload, sent: Broadcast, clip: float, noise: float, draws: np.random.Generator
 ) -> Upload:
-    """What one client sends where its owner asks for it: its change of the weights and its prototypes, s (w_k − w) and
-    s p, where s ≤ 1 scales them together to the norm `clip`, each number with Gaussian noise of `noise` · `clip`.
+    """What one client sends where its owner asks for it: its change of the weights, its prototypes and its sums,
+    s (w_k − w), s p and s S, where s ≤ 1 scales them together to the norm `clip`, each number with Gaussian noise of
+    `noise` · `clip`.
 
     Numbers of samples, and what a BatchNorm counts, are sent as they are.
     """
     changes = upload.changes(sent)
     vectors = [(found.vectors * (found.counts > 0).unsqueeze(-1)).flatten(1) for found in upload.prototypes.values()]
-    squares = [part.double().square().sum(1) for part in (*changes.values(), *vectors)]
+    sums = [tensor.unsqueeze(-1).flatten(1) for tensor in upload.sums.values()]
+    squares = [part.double().square().sum(1) for part in (*changes.values(), *vectors, *sums)]
     if not squares:
         return upload
     scale, deviation = factors(torch.stack(squares).sum(0).sqrt(), clip), noise * clip
@@ -120,7 +129,22 @@ def clipped_and_noised(
         moved = scale.to(found.dtype).view(-1, 1, 1, 1) * found
         moved = moved + gaussian(moved, deviation, draws)
         sets[name] = Prototypes(moved.where((counts > 0).unsqueeze(-1), 0), counts)
-    return Upload(weights, sets, upload.numbers)
+    noised = {}
+    for name, total in upload.sums.items():
+        moved = _scaled(total, scale)
+        noised[name] = _like(moved + gaussian(moved, deviation, draws), total)
+    return Upload(weights, sets, upload.numbers, noised)
+
+
+def _scaled(tensor: Tensor, scale: Tensor) -> Tensor:
+    """Each client's tensor, [N, ...], times a factor [N]; a fraction of a whole number is none."""
+    tensor = tensor if tensor.is_floating_point() else tensor.double()
+    return scale.to(tensor.dtype).view(-1, *(1,) * (tensor.dim() - 1)) * tensor
+
+
+def _like(tensor: Tensor, other: Tensor) -> Tensor:
+    """With the other's type, which a message promises."""
+    return tensor if other.is_floating_point() else tensor.round().to(other.dtype)
 
 
 def private_means(

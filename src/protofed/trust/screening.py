@@ -39,7 +39,7 @@ class Schema:
     @classmethod
     def of(cls, example: Message, slots: int = SLOTS) -> Schema:
         """The form of one client's message, with at most so many prototypes of a class."""
-        parts = [("weights", example.weights), ("numbers", example.numbers)]
+        parts = [("weights", example.weights), ("numbers", example.numbers), ("sums", example.sums)]
         tensors = {f"{part}/{n}": (t.dtype, tuple(t.shape)) for part, some in parts for n, t in some.items()}
         found = example.prototypes.items()
         sets = {name: (p.vectors.dtype, p.vectors.shape[-3], p.vectors.shape[-1]) for name, p in found}
@@ -109,7 +109,8 @@ def refusals(uploads: Upload, sent: Broadcast, declared: Sequence[int] | None, a
     unless each is judged `alone`, updates or prototypes FAR times as long as the median of the round.
     """
     sets = uploads.prototypes.items()
-    tensors = [*uploads.weights.values(), *uploads.numbers.values(), *(part for _, found in sets for part in found)]
+    rest = [*uploads.weights.values(), *uploads.numbers.values(), *uploads.sums.values()]
+    tensors = [*rest, *(part for _, found in sets for part in found)]
     if not tensors or not len(tensors[0]):
         return {}
     checks = {"it holds a number that is not finite": _any([~tensor.isfinite() for tensor in tensors])}
@@ -128,6 +129,9 @@ def refusals(uploads: Upload, sent: Broadcast, declared: Sequence[int] | None, a
     lengths = [found.vectors.norm(dim=-1).flatten(1).amax(1) for _, found in sets]
     if lengths and not alone:
         checks["its prototypes are far longer than the others'"] = _any([_far(some) for some in lengths])
+    if uploads.sums and not alone:
+        each = [_far(tensor.double().view(len(tensor), -1).norm(dim=1)) for tensor in uploads.sums.values()]
+        checks["its sums are far longer than the others'"] = _any(each)
     failed = torch.stack(list(checks.values()), 1).tolist()
     return {
         row: next(reason for reason, bad in zip(checks, found, strict=True) if bad)
@@ -138,7 +142,8 @@ def refusals(uploads: Upload, sent: Broadcast, declared: Sequence[int] | None, a
 
 def without(uploads: Upload, refused: Container[int]) -> Upload:
     """The uploads of the others."""
-    tensors = [*uploads.weights.values(), *uploads.numbers.values(), *(p.counts for p in uploads.prototypes.values())]
+    rest = [*uploads.weights.values(), *uploads.numbers.values(), *uploads.sums.values()]
+    tensors = [*rest, *(found.counts for found in uploads.prototypes.values())]
     return uploads.reorder(torch.tensor([row for row in range(len(tensors[0])) if row not in refused]).long())
 
 

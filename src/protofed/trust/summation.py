@@ -21,7 +21,7 @@ IMPORTANCE = "importance"
 def summed(method: Method, what: str) -> Summed:
     """How the method's uploads are added up; an error that names `what` where it needs each client's own."""
     found = method.summed() if _is_of_its_aggregation(type(method)) else None
-    if found is None or method.exchanges_public:
+    if found is None or method.needs_each() or method.exchanges_public:
         raise UserError(
             f"--method with {what}", method.name, "its server needs each client's own upload, not only their sum"
         )
@@ -54,12 +54,12 @@ def terms(uploads: Upload, how: Summed) -> dict[str, Tensor]:
         found[f"prototypes/{name}/vectors"] = vectors * importance.unsqueeze(-1)
         found[f"prototypes/{name}/{IMPORTANCE}"] = importance
         found[f"prototypes/{name}/counts"] = counts
-    return found
+    return found | {f"sums/{name}": tensor for name, tensor in uploads.sums.items()}
 
 
 def upload_of(total: Mapping[str, Tensor], clients: int) -> Upload:
     """The upload, of one client, of which the method makes the same as of all those that were added up."""
-    weights, prototypes, numbers = {}, {}, {}
+    weights, prototypes, numbers, sums = {}, {}, {}, {}
     for path, tensor in total.items():
         part, _, name = path.partition("/")
         if part == "weights":
@@ -69,13 +69,15 @@ def upload_of(total: Mapping[str, Tensor], clients: int) -> Upload:
                 weights[name] = (tensor // clients).unsqueeze(0)
         elif part == "numbers":
             numbers[name] = tensor.unsqueeze(0)
+        elif part == "sums":
+            sums[name] = tensor.unsqueeze(0)
         elif part == "prototypes" and name.endswith("/vectors"):
             which = name.removesuffix("/vectors")
             importance = total[f"prototypes/{which}/{IMPORTANCE}"]
             counts = total[f"prototypes/{which}/counts"]
             vectors = tensor / torch.where(importance > 0, importance, 1).unsqueeze(-1)
             prototypes[which] = Prototypes(vectors.unsqueeze(0), counts.unsqueeze(0))
-    return Upload(weights, prototypes, numbers)
+    return Upload(weights, prototypes, numbers, sums)
 
 
 def _fit(importance: Tensor, tensor: Tensor) -> Tensor:
