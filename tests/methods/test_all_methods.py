@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from torch.testing import assert_close
 
 from protofed.messages import Broadcast
@@ -20,9 +21,11 @@ from tests.support.loss_cases import Case
 from tests.support.nets import Norm, federation, gap, own, play
 from tests.support.server_runs import played
 from tests.support.trained_clients import trained
+from tests.support.turns import turn_of
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "fedrcl"])  # whose pairs are there at once
+# FedRCL's pairs are there at once, and so is how often a client has each class.
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("fedrcl", "fedlc", "fedrod", "fedetf")])
 def test_without_prototypes_and_at_the_received_weights_the_loss_is_cross_entropy(name: str) -> None:
     case = Case(3)
     assert_close(case.loss(build_method(name, {}), Broadcast(case.module.state_dict())), case.ce)
@@ -31,21 +34,29 @@ def test_without_prototypes_and_at_the_received_weights_the_loss_is_cross_entrop
 @pytest.mark.parametrize("name", METHODS)
 def test_an_upload_holds_what_the_method_says_it_sends(name: str) -> None:
     method, clients = build_method(name, {}), trained(4)
-    upload = method.upload(clients)
+    clients = clients._replace(weights={**clients.weights, "head.weight": torch.ones(3, 2)})
+    upload = method.upload(clients, turn_of(clients, method))
     words = {"weights": bool(upload.weights), "prototypes": bool(upload.prototypes)}
     assert words == {"weights": "weights" in method.up, "prototypes": "prototypes" in method.up or "means" in method.up}
     if upload.weights:
-        assert_close(dict(upload.weights), dict(clients.weights))
+        assert_close(dict(upload.weights), {name: clients.weights[name] for name in upload.weights})
+        body = {name for name in clients.weights if name != "head.weight"}
+        part = {"weights of the body": body, "weights of the base": body, "weights of the head": {"head.weight"}}
+        assert upload.weights.keys() == part.get(method.up, clients.weights.keys())
         assert upload.numbers["samples"].tolist() == [5, 1, 2]
     else:
         assert not upload.numbers
 
 
-# FedRep has more epochs, FedPCL and FCCL+ another optimiser, FedNH another head, FedNTD a teacher, FedRCL pairs.
-OTHERWISE = ("fedrep", "fedpcl", "fccl-plus", "fednh", "fedntd", "fedrcl")
+# FedRep, FedBABU, Ditto and FedPAC have more epochs, FedPCL and FCCL+ another optimiser, FedNH another head, FedNTD a
+# teacher, FedRCL pairs, FedLC margins, FedRoD two heads, FedETF a fixed one.
+MORE_EPOCHS = ("fedrep", "fedbabu", "ditto", "fedpac")
+OTHERWISE = (*MORE_EPOCHS, "fedpcl", "fccl-plus", "fednh", "fedntd", "fedrcl", "fedlc", "fedrod", "fedetf")
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name not in OTHERWISE])
+@pytest.mark.parametrize(
+    "method", [name for name in METHODS if name not in OTHERWISE and build_method(name, {}).phases(1)]
+)
 def test_the_first_round_is_cross_entropy_from_the_common_start(method: str) -> None:
     run, plain = play(method, rounds=1, epochs=1, batch_size=64), play("local", rounds=1, epochs=1, batch_size=64)
     assert run.history[0].loss == plain.history[0].loss  # one step: FedProx has not moved yet

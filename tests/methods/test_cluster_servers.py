@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from protofed.messages import Broadcast
-from protofed.methods.base import Method
+from protofed.methods.base import Method, Server
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedplcc import FedPLCC
 from protofed.methods.fedplvm import FedPLVM
@@ -21,6 +21,7 @@ from tests.reference import methods as plain
 from tests.reference.fedproc import mean_over_clients
 from tests.support import cluster_runs
 from tests.support.cluster_runs import CLOCK
+from tests.support.turns import turn_of
 
 quick = settings(max_examples=8, deadline=None)
 seeds = st.integers(0, 2**16)
@@ -47,11 +48,11 @@ def test_what_is_sent_and_what_the_server_makes_of_it(seed: int, clients: int, r
         ),
     ]
     for method, each, together in cases:
-        upload = method.upload(data)
+        upload = method.upload(data, turn_of(data))
         (prototypes,) = upload.prototypes.values()
         for k in range(clients):
             cluster_runs.assert_clusters(prototypes.take(k), each[k])
-        broadcast = method.aggregate(upload, Broadcast(), CLOCK)
+        broadcast = method.aggregate(upload, Server(Broadcast(), CLOCK))
         (result,) = broadcast.prototypes.values()
         cluster_runs.assert_clusters(result, together)
         assert method.references(broadcast) is result
@@ -61,11 +62,11 @@ def test_what_is_sent_and_what_the_server_makes_of_it(seed: int, clients: int, r
 
 def test_there_were_several_clusters_and_weighted_centroids_differ() -> None:
     data = cluster_runs.trained(3)
-    local, fpl = FedPLVM().upload(data), FPL().upload(data)
+    local, fpl = FedPLVM().upload(data, turn_of(data)), FPL().upload(data, turn_of(data))
     assert int(local.prototypes["local"].filled.sum(-1).max()) > 1
-    assert int(FPL().aggregate(fpl, Broadcast(), CLOCK).prototypes["clusters"].filled.sum(-1).max()) > 1
+    assert int(FPL().aggregate(fpl, Server(Broadcast(), CLOCK)).prototypes["clusters"].filled.sum(-1).max()) > 1
     found = [
-        FedPLCC(centroids=c).aggregate(local, Broadcast(), CLOCK).prototypes["clusters"]
+        FedPLCC(centroids=c).aggregate(local, Server(Broadcast(), CLOCK)).prototypes["clusters"]
         for c in ("unweighted", "weighted")
     ]
     assert int(found[0].filled.sum(-1).max()) > 1
@@ -77,8 +78,8 @@ def test_there_were_several_clusters_and_weighted_centroids_differ() -> None:
 @pytest.mark.parametrize("averaging", ["samples", "uniform"])
 def test_weights_are_averaged_as_in_fedavg(kind: type[FedAvg], averaging: Any) -> None:
     data = cluster_runs.trained(2)
-    upload = kind(averaging=averaging).upload(data)
-    result = kind(averaging=averaging).aggregate(upload, Broadcast(), CLOCK).weights
+    upload = kind(averaging=averaging).upload(data, turn_of(data))
+    result = kind(averaging=averaging).aggregate(upload, Server(Broadcast(), CLOCK)).weights
     states = [{name: value[k] for name, value in data.weights.items()} for k in range(5)]
     importance = data.samples.tolist() if averaging == "samples" else [1.0] * 5
     assert_close(dict(result), plain.weighted_mean(states, importance))

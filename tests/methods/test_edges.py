@@ -11,7 +11,7 @@ from torch import Tensor
 
 from protofed.messages import Broadcast, Upload
 from protofed.methods import METHODS
-from protofed.methods.base import Batch, Method, Turn
+from protofed.methods.base import Batch, Method, Server, Turn
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedntd import FedNTD
 from protofed.methods.fedpcl import FedPCL
@@ -50,7 +50,7 @@ def test_every_method_survives_the_edges(method: str, engine: str) -> None:
     moved = {
         client for client in asked if any((own(run)[n] - own(before)[n])[client].abs().max() > 0 for n in own(run))
     }
-    assert moved == asked
+    assert moved == asked or not run.method.phases(1)  # who does not train, has what the server made before
 
     held = clients.counts > 0
     last = held[torch.tensor(run.history[-1].participants)].any(0)
@@ -165,7 +165,7 @@ def test_losses_and_gradients_are_finite_at_the_edges(
     sets.vectors[1, 1:] = 0
     sets.vectors[2, 1] *= 1e4
     name = "sets" if isinstance(method, FedPCL) else "means"
-    sent = method.aggregate(Upload({}, {name: sets}), Broadcast(), CLOCK)
+    sent = method.aggregate(Upload({}, {name: sets}), Server(Broadcast(), CLOCK))
     assert all(bool(found.vectors.isfinite().all()) for found in sent.prototypes.values())
     prepared = {"U": torch.full((3, C, 1), 1e-3, dtype=dtype)} if isinstance(method, FedSC) else {}
     assert all(bool(g.isfinite().all()) for g in gradients(method, sent, x, y, prepared))

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from protofed.errors import UserError
 from protofed.messages import Broadcast
 from protofed.methods import build_method
-from protofed.methods.base import Clock
+from protofed.methods.base import Clock, Server
 from protofed.methods.server.cross_round import Cache
 from protofed.models import parameter_count
 from protofed.randomness import generator
@@ -65,7 +65,9 @@ def test_fedcda_is_the_loop(clients: int, k: int, groups: int, seed: int, smooth
             mean |= {name: value for name, value in expected.mean().items() if name in ("w", "b", "s")}
         before = {name: value.clone() for name, value in sent.kept.items()}
         old = sent
-        sent = method.aggregate(upload(stacked, samples, loss=loss), sent, Clock(number, 5, tuple(who), clients))
+        sent = method.aggregate(
+            upload(stacked, samples, loss=loss), Server(sent, Clock(number, 5, tuple(who), clients))
+        )
         assert gap(before, dict(old.kept)) == 0 if before else not old.kept
         assert_close(dict(sent.weights), mean)
         kept = Cache.unpack(sent.kept)
@@ -116,7 +118,7 @@ def test_the_warm_up_lasts_a_fifth_of_the_rounds(rounds: int, warmup: int) -> No
     sent = upload(stacked, [1, 9], loss=torch.tensor([1.0, 2.0]))
     fedavg, mean = (weighted_mean(rows(stacked), weight) for weight in ([1, 9], [1, 1]))
     for number in {max(0, warmup - 1), warmup}:
-        result = method.aggregate(sent, Broadcast(), Clock(number, rounds, (0, 1), 2)).weights
+        result = method.aggregate(sent, Server(Broadcast(), Clock(number, rounds, (0, 1), 2))).weights
         assert_close(result["w"], (fedavg if number < warmup else mean)["w"])
         assert_close(result["norm.running_mean"], fedavg["norm.running_mean"])  # always this round's
 
@@ -148,8 +150,8 @@ def test_too_many_combinations_are_refused_with_the_parameters_that_make_them() 
     sent = upload(stacked, [1] * 33, loss=torch.zeros(33))
     clock = Clock(0, 100, tuple(range(33)), 33)
     with pytest.raises(UserError, match=r"'3' for --set groups: .* k=3 .* 177,147 combinations"):
-        build_method("fedcda", {}).aggregate(sent, Broadcast(), clock)  # 3¹¹, already in the warm-up
-    build_method("fedcda", {"groups": 4}).aggregate(sent, Broadcast(), clock)
+        build_method("fedcda", {}).aggregate(sent, Server(Broadcast(), clock))  # 3¹¹, already in the warm-up
+    build_method("fedcda", {"groups": 4}).aggregate(sent, Server(Broadcast(), clock))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
 from protofed.methods import build_method
-from protofed.methods.base import Clock, Trained
+from protofed.methods.base import Clock, Server, Trained
 from protofed.methods.fednh import FedNH, W
 from protofed.models import MODELS, build
 from protofed.models.layers import step
@@ -23,6 +23,7 @@ from protofed.prototypes import Prototypes
 from tests.reference import fednh as slow
 from tests.support import server_runs
 from tests.support.nets import Noisy, Plain, gap, own, play
+from tests.support.turns import turn_of
 
 quick = settings(max_examples=12, deadline=None)
 numbers = st.integers(0, 2**16)
@@ -109,7 +110,7 @@ def directions(clients: int, samples: int, seed: int) -> tuple[Trained, list[dic
 def test_fednh_is_the_loop(clients: int, samples: int, seed: int, rho: float) -> None:
     trained, expected = directions(clients, samples, seed)
     method = build_method("fednh", {"rho": rho})
-    sent = method.upload(trained)
+    sent = method.upload(trained, turn_of(trained))
     assert list(sent.weights) == ["w"]
     means = sent.prototypes["means"]
     for k, found in enumerate(expected):
@@ -120,7 +121,7 @@ def test_fednh_is_the_loop(clients: int, samples: int, seed: int, rho: float) ->
 
     torch.manual_seed(seed)
     old = nn.init.orthogonal_(torch.empty(4, 5, dtype=torch.float64))
-    received = method.aggregate(sent, Broadcast({W: old}), Clock(0, 1, tuple(range(clients)), clients)).weights
+    received = method.aggregate(sent, Server(Broadcast({W: old}), Clock(0, 1, tuple(range(clients)), clients))).weights
     new = received[W]
     assert_close(received["w"], trained.weights["w"].mean(0))
     moves = slow.move(old, expected, rho)
@@ -137,7 +138,11 @@ def test_a_prototype_that_would_vanish_stays() -> None:
     old = torch.eye(3, dtype=torch.float64)
     means = Prototypes(-old.view(1, 3, 1, 3), torch.ones(1, 3, 1, dtype=torch.float64))
     sent = Upload({"w": torch.ones(1, 2)}, {"means": means}, {"samples": torch.tensor([3])})
-    new = build_method("fednh", {"rho": 0.5}).aggregate(sent, Broadcast({W: old}), Clock(0, 1, (0,), 1)).weights[W]
+    new = (
+        build_method("fednh", {"rho": 0.5})
+        .aggregate(sent, Server(Broadcast({W: old}), Clock(0, 1, (0,), 1)))
+        .weights[W]
+    )
     assert torch.equal(new, old)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Trained
+from protofed.methods.base import Batch, Server, Trained
 from protofed.methods.fedpcl import FedPCL
 from protofed.methods.fedsc import FedSC
 from protofed.prototypes import Prototypes, slot_contrast
@@ -22,6 +22,7 @@ from tests.support import relation_runs
 from tests.support.nets import Norm, federation
 from tests.support.prototype_cases import random_features, random_labels, random_prototypes
 from tests.support.relation_runs import CLOCK, PARTS, C, Case, D, plain_vectors
+from tests.support.turns import turn_of
 
 quick = settings(max_examples=12, deadline=None)
 seeds = st.integers(0, 2**16)
@@ -33,7 +34,7 @@ seeds = st.integers(0, 2**16)
 def test_fedpcl_loss_is_the_loop(reading: Any, seed: int, batch: int, clients: int) -> None:
     case = Case(seed, batch, clients)
     method = FedPCL(reading=reading, temperature=0.3)
-    sent = method.aggregate(Upload({}, {"sets": case.means}), Broadcast(), CLOCK)
+    sent = method.aggregate(Upload({}, {"sets": case.means}), Server(Broadcast(), CLOCK))
     loop = slow.fedpcl_paper if reading == "paper" else slow.fedpcl_code
     plain = plain_vectors(case.means)
     assert_close(case.loss(method, sent), loop(case.features, case.batch.y.tolist(), plain, 0.3))
@@ -50,7 +51,7 @@ def test_padding_of_a_batch_changes_no_loss(reading: Any) -> None:
     case.means = random_prototypes(3, C, 1, D, seed=1, empty=0)
     case.batch = case.batch._replace(y=torch.tensor([0, 0, 1, 1, 0]))
     method = FedPCL(reading=reading)
-    sent = method.aggregate(Upload({}, {"sets": case.means}), Broadcast(), CLOCK)
+    sent = method.aggregate(Upload({}, {"sets": case.means}), Server(Broadcast(), CLOCK))
     alone = case.loss(method, sent)
     assert bool((alone > 0).all())
     x, y, mask = case.batch
@@ -71,7 +72,10 @@ def test_fedpcl_with_unit_prototypes_is_twice_the_slot_contrast() -> None:
 
 def test_fedpcl_sends_the_means_of_unit_features() -> None:
     features, labels = random_features(2, 6, D, seed=0), random_labels(2, 6, classes=C, seed=0)
-    sent = FedPCL().upload(Trained({}, torch.tensor([6, 6]), features, labels, C, torch.tensor([1, 2])))
+    sent = FedPCL().upload(
+        Trained({}, torch.tensor([6, 6]), features, labels, C, torch.tensor([1, 2])),
+        turn_of(Trained({}, torch.tensor([6, 6]), features, labels, C, torch.tensor([1, 2]))),
+    )
     assert not sent.weights
     for k in range(2):
         mine = labels[k] >= 0

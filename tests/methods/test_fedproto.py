@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from protofed.messages import Broadcast, Upload
 from protofed.methods import build_method
-from protofed.methods.base import Clock
+from protofed.methods.base import Clock, Server
 from protofed.prototypes import Metric, Prototypes
 from protofed.runs.run import Run
 from tests.reference import methods as slow
@@ -20,6 +20,7 @@ from tests.support.loss_cases import CLASSES, DIM, Case
 from tests.support.nets import UNEQUAL, own, play
 from tests.support.prototype_cases import random_prototypes
 from tests.support.trained_clients import assert_class_means, client, states, trained
+from tests.support.turns import turn_of
 from tests.support.whole_runs import assert_exactly_the_same
 
 quick = settings(max_examples=20, deadline=None)
@@ -67,7 +68,7 @@ def test_fedproto_aggregates_by_equation_6(clients: int, weighting: str, seed: i
     kept = {c: vectors[0] for c, vectors in reference.as_sets(old).items()}
     for absent, expected in (("drop", fresh), ("keep", kept | fresh)):
         method = build_method("fedproto", {"weighting": weighting, "absent": absent})
-        sent = method.aggregate(Upload({}, {"means": means}), Broadcast({}, {"global": old}), CLOCK)
+        sent = method.aggregate(Upload({}, {"means": means}), Server(Broadcast({}, {"global": old}), CLOCK))
         assert not sent.weights
         result = sent.prototypes["global"]
         assert result.present.nonzero().flatten().tolist() == sorted(expected)
@@ -80,7 +81,7 @@ def test_fedproto_aggregates_by_equation_6(clients: int, weighting: str, seed: i
 def test_fedproto_keeps_nothing_in_its_first_round() -> None:
     means = random_prototypes(2, 4, 1, 3, seed=5)
     kept, dropped = (
-        build_method("fedproto", {"absent": absent}).aggregate(Upload({}, {"means": means}), Broadcast(), CLOCK)
+        build_method("fedproto", {"absent": absent}).aggregate(Upload({}, {"means": means}), Server(Broadcast(), CLOCK))
         for absent in ("keep", "drop")
     )
     assert_close(kept.prototypes["global"], dropped.prototypes["global"])
@@ -91,12 +92,13 @@ def test_uniform_and_samples_coincide_when_all_counts_are_equal() -> None:
     means = random_prototypes(3, 4, 1, 3, seed=2)
     equal = Upload({}, {"means": Prototypes(means.vectors, 6 * means.filled.double())})
     uniform, samples = (
-        build_method("fedproto", {"weighting": w}).aggregate(equal, Broadcast(), CLOCK) for w in ("uniform", "samples")
+        build_method("fedproto", {"weighting": w}).aggregate(equal, Server(Broadcast(), CLOCK))
+        for w in ("uniform", "samples")
     )
     assert_close(uniform.prototypes["global"], samples.prototypes["global"])
     unequal = Upload({}, {"means": means})
     uniform, samples = (
-        build_method("fedproto", {"weighting": w}).aggregate(unequal, Broadcast(), CLOCK)
+        build_method("fedproto", {"weighting": w}).aggregate(unequal, Server(Broadcast(), CLOCK))
         for w in ("uniform", "samples")
     )
     assert float((uniform.prototypes["global"].vectors - samples.prototypes["global"].vectors).abs().max()) > 1e-3
@@ -105,14 +107,14 @@ def test_uniform_and_samples_coincide_when_all_counts_are_equal() -> None:
 def test_shared_weights_are_averaged_beside_the_prototypes() -> None:
     stacked, samples = states(3, 0), torch.tensor([5, 1, 2])
     upload = Upload(stacked, {"means": random_prototypes(3, 4, 1, 3, seed=2)}, {"samples": samples})
-    sent = build_method("fedproto", {"share_weights": True}).aggregate(upload, Broadcast(), CLOCK)
+    sent = build_method("fedproto", {"share_weights": True}).aggregate(upload, Server(Broadcast(), CLOCK))
     assert_close(dict(sent.weights), slow.weighted_mean([client(stacked, k) for k in range(3)], [5, 1, 2]))
     assert "global" in sent.prototypes
 
 
 def test_class_means_are_the_loop() -> None:
     clients = trained(4)
-    assert_class_means(build_method("fedproto", {}).upload(clients).prototypes["means"], clients)
+    assert_class_means(build_method("fedproto", {}).upload(clients, turn_of(clients)).prototypes["means"], clients)
 
 
 def test_fedproto_clients_agree_on_the_start_and_then_differ() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from protofed.messages import Broadcast, Upload
+from protofed.methods.base import Server
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedsc import FedSC
 from protofed.prototypes import Prototypes, cluster_contrast
@@ -43,7 +44,7 @@ def test_fedsc_aggregates_by_equations_7_to_12(
     related = slow.relational(plain, neighbours, likeness)
     for weighting in ("discrepancy", "uniform"):
         method = FedSC(neighbours=neighbours, likeness=likeness, weighting=weighting)
-        sent = method.aggregate(Upload({}, {"means": means}), Broadcast(), CLOCK).prototypes
+        sent = method.aggregate(Upload({}, {"means": means}), Server(Broadcast(), CLOCK)).prototypes
         expected = slow.consistent(plain, related, classes, weighting)
         assert torch.equal(sent["relational"].counts, means.counts)
         assert sent["consistent"].present.tolist() == [c in expected for c in range(classes)]
@@ -123,7 +124,7 @@ def test_fedsc_loss_is_the_loop(seed: int, batch: int, clients: int, weights: tu
     labels[:, 0] = 1
     for u in ("paper", "none"):
         method = FedSC(U=u, rpcl_weight=weights[0], cpdr_weight=weights[1])
-        sent = method.aggregate(Upload({}, {"means": case.means}), Broadcast(), CLOCK)
+        sent = method.aggregate(Upload({}, {"means": case.means}), Server(Broadcast(), CLOCK))
         plain = plain_means(case.means)
         related = slow.relational(plain, 2, "angle")
         target = slow.consistent(plain, related, C, "discrepancy")
@@ -141,7 +142,7 @@ def test_fedsc_loss_is_the_loop(seed: int, batch: int, clients: int, weights: tu
 def test_fedsc_looks_at_its_data_only_when_it_needs_u() -> None:
     data, labels = random_features(2, 4, D, seed=0), torch.tensor([[0, 1, 2, -1], [3, -1, -1, -1]])
     means = random_prototypes(3, C, 1, D, seed=0, empty=0)
-    sent = FedSC().aggregate(Upload({}, {"means": means}), Broadcast(), CLOCK)
+    sent = FedSC().aggregate(Upload({}, {"means": means}), Server(Broadcast(), CLOCK))
     assert FedSC().prepare(data, labels, Broadcast()) == {}
     assert FedSC(U="none").prepare(data, labels, sent) == {}
     u = FedSC().prepare(data, labels, sent)["U"]

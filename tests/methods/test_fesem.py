@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from protofed.messages import Broadcast
 from protofed.methods import build_method
-from protofed.methods.base import Clock
+from protofed.methods.base import Clock, Server
 from protofed.methods.fesem import FIRST_STEPS
 from protofed.randomness import key
 from tests.reference import fesem as slow
@@ -47,7 +47,10 @@ def test_fesem_is_the_loop(clients: int, clusters: int, seed: int, averaging: bo
         for _ in range(1 if number else FIRST_STEPS):
             expected.step(who, rows(stacked), importance)
         before = {name: value.clone() for name, value in sent.kept.items()}
-        old, sent = sent, method.aggregate(upload(stacked, samples), sent, Clock(number, 4, tuple(who), clients))
+        old, sent = (
+            sent,
+            method.aggregate(upload(stacked, samples), Server(sent, Clock(number, 4, tuple(who), clients))),
+        )
         assert gap(before, dict(old.kept)) == 0 if before else not old.kept
 
         mean = weighted_mean(rows(stacked), importance)
@@ -64,7 +67,9 @@ def test_fesem_is_the_loop(clients: int, clusters: int, seed: int, averaging: bo
 
 def test_the_first_clustering_takes_several_steps() -> None:
     stacked, who = models(30, 0), list(range(30))
-    result = build_method("fesem", {}).aggregate(upload(stacked, [1] * 30), Broadcast(), Clock(0, 1, tuple(who), 30))
+    result = build_method("fesem", {}).aggregate(
+        upload(stacked, [1] * 30), Server(Broadcast(), Clock(0, 1, tuple(who), 30))
+    )
     expected, members = slow.FeSEM(3), []
     expected.seed(rows(stacked), key(0, "fesem", 0))
     for _ in range(FIRST_STEPS):

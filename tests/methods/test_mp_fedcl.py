@@ -14,12 +14,13 @@ from tests.reference import prototypes as reference
 from tests.support.loss_cases import CLASSES, DIM
 from tests.support.prototype_cases import random_prototypes
 from tests.support.trained_clients import trained
+from tests.support.turns import turn_of
 
 
 def test_mp_fedcl_sends_the_means_of_k_clusters_of_each_class() -> None:
     clients = trained(4)
     for k, space in ((2, "raw"), (3, "normalised")):
-        sent = build_method("mp-fedcl", {"k": k, "space": space}).upload(clients).prototypes["local"]
+        sent = build_method("mp-fedcl", {"k": k, "space": space}).upload(clients, turn_of(clients)).prototypes["local"]
         assert sent.counts.shape == (3, 4, k)
         for i in range(3):
             for c in range(3):

@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
 from protofed.methods import build_method
-from protofed.methods.base import Clock
+from protofed.methods.base import Clock, Server
 from protofed.prototypes import bound_pool, pad_with_class_mean
 from protofed.randomness import key
 from protofed.runs.run import Run
@@ -65,7 +65,7 @@ def test_a_pool_is_every_upload_side_by_side_and_is_asked_unpadded(name: str) ->
     stacked, samples = states(3, 0), torch.tensor([5, 1, 2])
     local = random_prototypes(3, 4, 1 if name == "sp-fedcl" else 2, 3, seed=2)
     method = build_method(name, {})
-    sent = method.aggregate(Upload(stacked, {"local": local}, {"samples": samples}), Broadcast(), CLOCK)
+    sent = method.aggregate(Upload(stacked, {"local": local}, {"samples": samples}), Server(Broadcast(), CLOCK))
     assert_close(dict(sent.weights), slow.weighted_mean([client(stacked, k) for k in range(3)], [5, 1, 2]))
     assert_close(sent.prototypes["pool"], local)
     asked = method.references(sent)
@@ -149,7 +149,7 @@ def test_draws_are_keyed_by_seed_and_round() -> None:
     upload = Upload({"w": torch.ones(6, 2)}, {"local": local}, {"samples": torch.ones(6)})
     method = build_method("mp-fedcl", {"pool_size": 3})
     for clock in (Clock(1, 9, seed=5), Clock(2, 9, seed=5), Clock(1, 9, seed=6)):
-        sent = method.aggregate(upload, Broadcast(), clock)
+        sent = method.aggregate(upload, Server(Broadcast(), clock))
         expected = bound_pool(local, 3, key(clock.seed, "pool", clock.round))
         assert_close(sent.prototypes["pool"], expected, atol=0, rtol=0)
         assert sent.prototypes["pool"].counts.shape == (3, 4, 1)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from protofed.methods import build_method
 from tests.support.nets import gap, play
 from tests.support.trained_clients import assert_class_means, trained
+from tests.support.turns import turn_of
 
 
 def test_class_means_are_the_loop() -> None:
     clients = trained(4)
-    assert_class_means(build_method("sp-fedcl", {}).upload(clients).prototypes["local"], clients)
+    assert_class_means(build_method("sp-fedcl", {}).upload(clients, turn_of(clients)).prototypes["local"], clients)
 
 
 def test_sp_fedcl_is_mp_fedcl_with_one_prototype() -> None:

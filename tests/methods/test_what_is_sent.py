@@ -24,6 +24,7 @@ from protofed.prototypes.relations import consistent_prototypes, discrepancy_wei
 from tests.support import cluster_runs, relation_runs, whole_runs
 from tests.support.cluster_runs import DIM, trained
 from tests.support.nets import Part, Plain, federation, play
+from tests.support.turns import turn_of
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_what_crosses_the_line(method: Method) -> None:
     assert last.bytes_down == len(last.participants) * received.size()
     assert 0 < received.size() - payload < 2500  # names and shapes
 
-    upload = run.method.upload(trained(3))
+    upload = run.method.upload(trained(3), turn_of(trained(3)))
     (local,) = upload.prototypes.values()
     one = upload.client(1).flat()
     held = len({y for y in trained(3).labels[1].tolist() if y >= 0})

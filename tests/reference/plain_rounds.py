@@ -17,24 +17,29 @@ State = dict[str, Tensor]
 Rows = Sequence[Sequence[int]]  # batches of sample numbers
 
 
+class Data(NamedTuple):
+    """One client's images and labels."""
+
+    x: Tensor
+    y: Tensor
+
+    def counts(self, classes: int) -> list[int]:
+        """How many samples of each class there are."""
+        return [sum(int(y) == c for y in self.y) for c in range(classes)]
+
+
 class Moment(NamedTuple):
-    """A client at a training step: its model, the batch, what it received, and its model after its last turn."""
+    """A client at a training step: its model, the batch, what it received, its model after its last turn, its data."""
 
     module: nn.Module
     x: Tensor
     y: Tensor
     received: Mapping[str, Tensor]
     last: State | None
+    data: Data
 
 
 Term = Callable[[Moment], Tensor]  # -> what is added to the mean cross-entropy
-
-
-class Data(NamedTuple):
-    """One client's images and labels."""
-
-    x: Tensor
-    y: Tensor
 
 
 def play(
@@ -47,11 +52,13 @@ def play(
     rates: Sequence[float],
     term: Term,
     clip: float | None = None,
+    stays: Callable[[str], bool] | None = None,
 ) -> list[State]:
     """Every client's model after some rounds.
 
     A round says, for each of its participants and each phase of its turn, the batches; `trains` says, for each phase,
-    which parameters move. What is shared is averaged over participants by importance. SGD with momentum 0.5.
+    which parameters move. What is shared is averaged over participants by importance, but for what `stays` as it was
+    at the beginning of every turn. SGD with momentum 0.5.
     """
     start = {name: value.clone() for name, value in module.state_dict().items()}
     own: list[State] = [dict(start) for _ in clients]
@@ -66,7 +73,7 @@ def play(
                 optimiser = torch.optim.SGD(moving, lr=rate, momentum=0.5)
                 for chosen in rows:
                     x, y = clients[who].x[list(chosen)], clients[who].y[list(chosen)]
-                    loss = cross_entropy(module(x).logits, y) + term(Moment(module, x, y, server, last))
+                    loss = cross_entropy(module(x).logits, y) + term(Moment(module, x, y, server, last, clients[who]))
                     module.zero_grad()
                     loss.backward()  # type: ignore[no-untyped-call]
                     if clip is not None:
@@ -78,6 +85,7 @@ def play(
         server = {
             name: torch.stack([importance[who] / total * own[who][name] for who in batches]).sum(0) for name in server
         }
+        server |= {name: start[name] for name in server if stays is not None and stays(name)}
     return own
 
 

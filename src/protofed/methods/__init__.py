@@ -37,10 +37,32 @@ METHODS = {
     "fednh": "fednh:FedNH",
     "fedrcl": "fedrcl:FedRCL",
     "fedcda": "fedcda:FedCDA",
+    "fedbn": "fedbn:FedBN",
+    "lg-fedavg": "lg_fedavg:LGFedAvg",
+    "fedbabu": "fedbabu:FedBABU",
+    "fedlc": "fedlc:FedLC",
+    "fedrod": "fedrod:FedRoD",
+    "fedetf": "fedetf:FedETF",
+    "fednova": "fednova:FedNova",
+    "scaffold": "scaffold:Scaffold",
+    "feddyn": "feddyn:FedDyn",
+    "ditto": "ditto:Ditto",
+    "fedheal": "fedheal:FedHEAL",
+    "fedgh": "fedgh:FedGH",
+    "fedtgp": "fedtgp:FedTGP",
+    "fedncm": "fedncm:FedNCM",
+    "fed3r": "fed3r:Fed3R",
+    "fedcof": "fedcof:FedCOF",
+    "fedpac": "fedpac:FedPAC",
+    "ccvr": "ccvr:CCVR",
 }
 
 ALONE = "local"
 """The method of clients that train by themselves, for whoever needs training without a federation."""
+
+
+CALIBRATES = "ccvr"
+"""The method whose server calibrates a head, for whoever does so after a run."""
 
 
 def method_names() -> list[str]:

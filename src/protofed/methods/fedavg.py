@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar, Literal
 
 import torch
+from torch import Tensor
 
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import AVERAGING, Averaging, Clock, Summed, param, weighted_mean
+from protofed.methods.base import AVERAGING, Averaging, Server, Summed, param, total_variances, weighted_mean
 from protofed.methods.local import Local
 
 
@@ -24,6 +26,10 @@ class FedAvg(Local):
     score: ClassVar[str] = "global/all/head"
 
     averaging: Averaging = param("samples", AVERAGING)
+    _: KW_ONLY  # what descendants had before it keeps its place
+    norm: Literal["mean", "total"] = param(
+        "mean", "how BatchNorm's variances are averaged; total: with the variance of the clients' means added"
+    )
 
     def shares(self, name: str) -> bool:  # noqa: ARG002
         """Everything."""
@@ -33,11 +39,22 @@ class FedAvg(Local):
         """A mean is a sum."""
         return Summed(self.averaging)
 
-    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:  # noqa: ARG002
+    def needs_each(self) -> bool:
+        """The variance of the clients' means is no sum of what they send."""
+        return self.norm == "total"
+
+    def aggregate(self, uploads: Upload, server: Server) -> Broadcast:  # noqa: ARG002
         """W = Σ_k (n_k / n) w_k, or the plain mean of several public codes."""
         if not uploads.weights:
             return Broadcast()
+        return Broadcast(self.averaged(uploads.weights, self.importance(uploads)))
+
+    def averaged(self, weights: Mapping[str, Tensor], importance: Tensor) -> dict[str, Tensor]:
+        """The mean of models [N, ...], of which each counts as much as its importance [N] says."""
+        mean = weighted_mean(weights, importance)
+        return mean | total_variances(weights, importance, mean) if self.norm == "total" else mean
+
+    def importance(self, uploads: Upload) -> Tensor:
+        """How much each client counts in an average [N]; only their ratios matter."""
         samples = uploads.numbers["samples"]
-        return Broadcast(
-            weighted_mean(uploads.weights, samples if self.averaging == "samples" else torch.ones_like(samples))
-        )
+        return samples if self.averaging == "samples" else torch.ones_like(samples)

@@ -12,7 +12,7 @@ import torch
 
 from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Clock, Trained, param, weighted_mean
+from protofed.methods.base import Server, Trained, Turn, param, weighted_mean
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.server.cross_round import Cache, select
 from protofed.randomness import generator
@@ -38,15 +38,16 @@ class FedCDA(FedAvg):
         -1, "rounds of FedAvg at the start, 50 of 200 in the paper; -1: a fifth of the rounds, at most 50", at_least=-1
     )
 
-    def upload(self, trained: Trained) -> Upload:
+    def upload(self, trained: Trained, turn: Turn) -> Upload:
         """w_k and F_k, the mean training loss of the last local epoch."""
-        sent = super().upload(trained)
+        sent = super().upload(trained, turn)
         assert trained.losses is not None  # engines always fill it in
         return Upload(sent.weights, sent.prototypes, {**sent.numbers, "loss": trained.losses})
 
-    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
+    def aggregate(self, uploads: Upload, server: Server) -> Broadcast:
         """Algorithm 1: the plain mean of the selected models of all clients seen so far."""
-        average = super().aggregate(uploads, previous, clock).weights
+        previous, clock = server.previous, server.clock
+        average = super().aggregate(uploads, server).weights
         loss = uploads.numbers["loss"]
         who = torch.tensor(clock.who, device=loss.device)
         draws = generator(clock.seed, "fedcda", clock.round)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import normalize
 
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import AVERAGING, COLLECT, Averaging, Clock, Collect, Summed, Trained, param
+from protofed.methods.base import AVERAGING, COLLECT, Averaging, Collect, Server, Summed, Trained, Turn, param
 from protofed.methods.fedavg import FedAvg
 from protofed.models.normalised_head import NormalisedHead
 from protofed.prototypes import Prototypes, class_means, mean_over_holders
@@ -46,9 +46,9 @@ class FedNH(FedAvg):
         means = class_means(normalize(trained.features, dim=-1), trained.labels, trained.classes)
         return {"means": Prototypes(normalize(means.vectors, dim=-1), means.counts)}
 
-    def upload(self, trained: Trained) -> Upload:
+    def upload(self, trained: Trained, turn: Turn) -> Upload:
         """All but W, which the server knows."""
-        sent = super().upload(trained)
+        sent = super().upload(trained, turn)
         body = {name: tensor for name, tensor in sent.weights.items() if name != W}
         return Upload(body, sent.prototypes, sent.numbers)
 
@@ -56,11 +56,11 @@ class FedNH(FedAvg):
         """Means; classes by their samples."""
         return Summed(self.averaging, "samples")
 
-    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
+    def aggregate(self, uploads: Upload, server: Server) -> Broadcast:
         """m_c = normalise(Σ_k n_{k,c} μ_{k,c} / Σ_k n_{k,c}),  W_c ← normalise(ρ W_c + (1−ρ) m_c)."""
-        body = super().aggregate(uploads, previous, clock).weights
+        body = super().aggregate(uploads, server).weights
         mean = mean_over_holders(uploads.prototypes["means"], "samples")
-        old = previous.weights[W]
+        old = server.previous.weights[W]
         mixed = self.rho * old + (1 - self.rho) * normalize(mean.class_mean(), dim=-1)
         moves = mean.present & (mixed.norm(dim=-1) > 1e-6)  # ρ = ½ and m_c = −W_c would leave no direction
         return Broadcast({**body, W: torch.where(moves.unsqueeze(-1), normalize(mixed, dim=-1), old)})

@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 from torch.optim import Optimizer
 
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import COLLECT, Batch, Clock, Collect, Trained, Turn, param
+from protofed.methods.base import COLLECT, Batch, Collect, Server, Trained, Turn, param
 from protofed.methods.local import Local
 from protofed.methods.optimisers import Adam
 from protofed.models.net import Net
@@ -58,7 +58,7 @@ class FedPCL(Local):
         """Class means of unit features, which are not unit themselves."""
         return {"sets": class_means(normalize(trained.features, dim=-1, eps=1e-8), trained.labels, trained.classes)}
 
-    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:  # noqa: ARG002
+    def aggregate(self, uploads: Upload, server: Server) -> Broadcast:  # noqa: ARG002
         """The plain mean over holders, and every participant's set."""
         return Broadcast({}, {**uploads.prototypes, "global": mean_over_holders(uploads.prototypes["sets"])})
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import COLLECT, Batch, Clock, Collect, Trained, Turn, cross_entropy, param
+from protofed.methods.base import COLLECT, Batch, Collect, Server, Trained, Turn, cross_entropy, param
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 from protofed.prototypes import (
@@ -72,9 +72,9 @@ class FedPLCC(FedAvg):
         """As many as FINCH finds."""
         return True
 
-    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
+    def aggregate(self, uploads: Upload, server: Server) -> Broadcast:
         """Eq. 10: average the weights; FINCH* adds up the weights of a cluster; the loss divides by the class's sum."""
-        averaged = super().aggregate(uploads, previous, clock)
+        averaged = super().aggregate(uploads, server)
         return Broadcast(averaged.weights, {"clusters": finch_pool(uploads.prototypes["local"], self.centroids)})
 
     def references(self, broadcast: Broadcast) -> Prototypes | None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import COLLECT, Batch, Clock, Collect, Trained, Turn, cross_entropy, param
+from protofed.methods.base import COLLECT, Batch, Collect, Server, Trained, Turn, cross_entropy, param
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes, cluster_contrast, finch, finch_pool
@@ -60,9 +60,9 @@ class FedPLVM(FedAvg):
         """As many as FINCH finds."""
         return True
 
-    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
+    def aggregate(self, uploads: Upload, server: Server) -> Broadcast:
         """Average the weights; cluster each class's prototypes, whoever sent them, by FINCH again."""
-        averaged = super().aggregate(uploads, previous, clock)
+        averaged = super().aggregate(uploads, server)
         return Broadcast(averaged.weights, {"clusters": finch_pool(uploads.prototypes["local"])})
 
     def references(self, broadcast: Broadcast) -> Prototypes | None:

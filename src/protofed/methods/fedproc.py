@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import COLLECT, Batch, Clock, Collect, Summed, Trained, Turn, cross_entropy, param
+from protofed.methods.base import COLLECT, Batch, Clock, Collect, Server, Summed, Trained, Turn, cross_entropy, param
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes, class_means, cluster_contrast, mean_over_holders
@@ -55,9 +55,9 @@ class FedProc(FedAvg):
         """Class means."""
         return {"means": class_means(trained.features, trained.labels, trained.classes)}
 
-    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
+    def aggregate(self, uploads: Upload, server: Server) -> Broadcast:
         """Average the weights, and each class's means over the clients that hold it."""
-        averaged = super().aggregate(uploads, previous, clock)
+        averaged = super().aggregate(uploads, server)
         return Broadcast(averaged.weights, {"global": mean_over_holders(uploads.prototypes["means"], self.weighting)})
 
     def summed(self) -> Summed | None:

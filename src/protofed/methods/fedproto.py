@@ -11,7 +11,7 @@ from torch import Tensor
 
 from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import COLLECT, Batch, Clock, Collect, Initial, Summed, Trained, Turn, cross_entropy, param
+from protofed.methods.base import COLLECT, Batch, Collect, Server, Summed, Trained, Turn, cross_entropy, param
 from protofed.methods.convergence import Bound, Estimates, Used, fedproto_bounds
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
@@ -37,7 +37,9 @@ class FedProto(FedAvg):
     collect: Collect = param("last-epoch", COLLECT)
     absent: Literal["drop", "keep"] = param("drop", "the prototype of a class that nobody sent this round")
     share_weights: bool = param(False, "RethinkFL's port averages the weights too")
-    initial: Initial = param("common", "weights; own: every client draws its own, as in the public code")
+    initial: Literal["common", "own"] = param(
+        "common", "weights; own: each client draws its own, as in the public code"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,16 +65,16 @@ class FedProto(FedAvg):
         """Eq. 3: class means."""
         return {"means": class_means(trained.features, trained.labels, trained.classes)}
 
-    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
+    def aggregate(self, uploads: Upload, server: Server) -> Broadcast:
         """Eq. 6, over the clients that hold the class."""
         fresh = mean_over_holders(uploads.prototypes["means"], self.weighting)
-        old = previous.prototypes.get("global")
+        old = server.previous.prototypes.get("global")
         if self.absent == "keep" and old is not None:
             fresh = Prototypes(
                 torch.where(fresh.filled.unsqueeze(-1), fresh.vectors, old.vectors),
                 torch.where(fresh.filled, fresh.counts, old.counts),
             )
-        return Broadcast(super().aggregate(uploads, previous, clock).weights, {"global": fresh})
+        return Broadcast(super().aggregate(uploads, server).weights, {"global": fresh})
 
     def summed(self) -> Summed | None:
         """A mean over holders is one of sums; Eq. 6 as printed divides each term by their number once more."""

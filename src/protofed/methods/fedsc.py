@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import COLLECT, Batch, Clock, Collect, Trained, Turn, cross_entropy, param
+from protofed.methods.base import COLLECT, Batch, Collect, Server, Trained, Turn, cross_entropy, param
 from protofed.methods.convergence import Bound, Estimates, Used, fedsc_bounds
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
@@ -69,11 +69,11 @@ class FedSC(FedAvg):
         """Eq. 3: class means, with n_{k,c} as counts."""
         return {"means": class_means(trained.features, trained.labels, trained.classes)}
 
-    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
+    def aggregate(self, uploads: Upload, server: Server) -> Broadcast:
         """Eqs. 7-12, over this round's participants."""
         related = relational_prototypes(uploads.prototypes["means"], self.neighbours, self.likeness)
         merge = consistent_prototypes if self.weighting == "discrepancy" else mean_over_holders
-        weights = super().aggregate(uploads, previous, clock).weights
+        weights = super().aggregate(uploads, server).weights
         return Broadcast(weights, {"relational": related, "consistent": merge(related)})
 
     def bounds(self, found: Estimates, used: Used) -> Sequence[Bound]:

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Clock, param
+from protofed.methods.base import Server, param
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.server.model_clusters import cluster, seeds
 from protofed.randomness import key
@@ -33,9 +33,10 @@ class FeSEM(FedAvg):
 
     clusters: int = param(3, "K; 3 in the public code", at_least=1)
 
-    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
+    def aggregate(self, uploads: Upload, server: Server) -> Broadcast:
         """E-step: r_i = argmin_k |w_i − W_k|².  M-step: W_k = the mean of its members' w_i."""
-        average = super().aggregate(uploads, previous, clock).weights
+        previous, clock = server.previous, server.clock
+        average = super().aggregate(uploads, server).weights
         samples = uploads.numbers["samples"]
         importance = samples if self.averaging == "samples" else torch.ones_like(samples)
         who = torch.tensor(clock.who, device=samples.device)
@@ -48,7 +49,9 @@ class FeSEM(FedAvg):
             centres = {name: previous.kept[f"centres/{name}"] for name in uploads.weights}
             assignment = previous.kept["assignment"].index_fill(0, who, -1)
         absent = assignment[assignment >= 0].bincount(minlength=self.clusters)
-        centres, nearest = cluster(uploads.weights, importance, centres, absent, FIRST_STEPS if first else 1)
+        centres, nearest = cluster(
+            uploads.weights, importance, centres, absent, FIRST_STEPS if first else 1, self.averaged
+        )
         kept = {f"centres/{name}": tensor for name, tensor in centres.items()}
         return Broadcast(average, kept=kept | {"assignment": assignment.index_put((who,), nearest)})
 

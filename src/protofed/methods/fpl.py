@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import COLLECT, Batch, Clock, Collect, Trained, Turn, cross_entropy, param
+from protofed.methods.base import COLLECT, Batch, Collect, Server, Trained, Turn, cross_entropy, param
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes, class_means, cluster_contrast, distance, finch_pool
@@ -58,9 +58,9 @@ class FPL(FedAvg):
         """Class means."""
         return {"means": class_means(trained.features, trained.labels, trained.classes)}
 
-    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
+    def aggregate(self, uploads: Upload, server: Server) -> Broadcast:
         """Average the weights; cluster each class's means by FINCH."""
-        averaged = super().aggregate(uploads, previous, clock)
+        averaged = super().aggregate(uploads, server)
         return Broadcast(averaged.weights, {"clusters": finch_pool(uploads.prototypes["means"])})
 
     def references(self, broadcast: Broadcast) -> Prototypes | None:

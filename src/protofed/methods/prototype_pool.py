@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import COLLECT, Batch, Clock, Collect, Turn, cross_entropy, param
+from protofed.methods.base import COLLECT, Batch, Collect, Server, Turn, cross_entropy, param
 from protofed.methods.fedavg import FedAvg
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes, bound_pool, pad_with_class_mean, pooled_contrast, slot_contrast
@@ -46,12 +46,12 @@ class PrototypePool(FedAvg):
         contrast = slot_contrast if self.contrast == "slots" else pooled_contrast
         return task + self.contrast_weight * contrast(out.features, batch.y, pool, self.temperature)
 
-    def aggregate(self, uploads: Upload, previous: Broadcast, clock: Clock) -> Broadcast:
+    def aggregate(self, uploads: Upload, server: Server) -> Broadcast:
         """Eqs. 8-9: average the weights, put the prototypes side by side; ours: no more than `pool_size` of a class."""
         pool = uploads.prototypes["local"]
         if self.pool_size is not None:
-            pool = bound_pool(pool, self.pool_size, key(clock.seed, "pool", clock.round))
-        return Broadcast(super().aggregate(uploads, previous, clock).weights, {"pool": pool})
+            pool = bound_pool(pool, self.pool_size, key(server.clock.seed, "pool", server.clock.round))
+        return Broadcast(super().aggregate(uploads, server).weights, {"pool": pool})
 
     def receive(self, broadcast: Broadcast) -> Broadcast:
         """Eq. 10: the slot-wise loss needs a full grid, so the client pads the pool; padding is never sent."""

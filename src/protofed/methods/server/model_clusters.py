@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -10,6 +10,9 @@ from torch import Tensor
 from protofed.methods.base import weighted_mean
 from protofed.methods.server.model_distances import squared_distances
 from protofed.randomness import uniform
+
+Mean = Callable[[Mapping[str, Tensor], Tensor], dict[str, Tensor]]
+"""Of models [N, ...], each as important as [N] says."""
 
 
 def seeds(weights: Mapping[str, Tensor], clusters: int, key: int) -> dict[str, Tensor]:
@@ -37,6 +40,7 @@ def cluster(
     centres: Mapping[str, Tensor],
     absent: Tensor,
     steps: int = 1,
+    mean: Mean = weighted_mean,
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Some E- and M-steps of N models: the new centres [K, ...] and each model's cluster [N].
 
@@ -46,7 +50,7 @@ def cluster(
     for _ in range(steps):
         distances, nearest = squared_distances(weights, centres).min(1)
         nearest = refill(nearest, distances, absent)
-        centres = _means(weights, importance, nearest, centres)
+        centres = _means(weights, importance, nearest, centres, mean)
     return dict(centres), nearest
 
 
@@ -63,12 +67,12 @@ def refill(nearest: Tensor, distances: Tensor, absent: Tensor) -> Tensor:
 
 
 def _means(
-    weights: Mapping[str, Tensor], importance: Tensor, nearest: Tensor, centres: Mapping[str, Tensor]
+    weights: Mapping[str, Tensor], importance: Tensor, nearest: Tensor, centres: Mapping[str, Tensor], mean: Mean
 ) -> dict[str, Tensor]:
     """The weighted mean of each cluster's models."""
     found = []
     for number in range(len(next(iter(centres.values())))):
         member = nearest == number
         kept = {name: tensor[number] for name, tensor in centres.items()}
-        found.append(weighted_mean(weights, importance * member) if bool(member.any()) else kept)
+        found.append(mean(weights, importance * member) if bool(member.any()) else kept)
     return {name: torch.stack([centre[name] for centre in found]) for name in weights}

@@ -1,0 +1,90 @@
+"""FedPAC: Personalized Federated Learning with Feature Alignment and Classifier Collaboration.
+
+Xu, Tong and Huang, ICLR 2023, arXiv 2306.11867.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from protofed.messages import Broadcast, Upload
+from protofed.methods.base import COLLECT, Batch, Collect, Phase, Server, Trained, Turn, cross_entropy, param
+from protofed.methods.fedavg import FedAvg
+from protofed.methods.server.mixtures import mixtures
+from protofed.models.linear_head import WEIGHT, is_head
+from protofed.models.net import Net
+from protofed.prototypes import Prototypes, class_means, distance, mean_over_holders
+
+HEADS = "heads/"
+
+
+@dataclass(frozen=True)
+class FedPAC(FedAvg):
+    """A common body with FedProto's pull, and for each client its own mixture of all heads."""
+
+    name: ClassVar[str] = "fedpac"
+    paper: ClassVar[str] = "Xu et al., ICLR 2023"
+    link: ClassVar[str] = "https://arxiv.org/abs/2306.11867"
+    up: ClassVar[str] = "weights, class means, statistics of features"
+    down: ClassVar[str] = "weights with the client's own head, mean prototypes"
+    score: ClassVar[str] = "own/own/head"
+    prepares: ClassVar[bool] = True
+
+    lam: float = param(1.0, "λ of the pull; 1 in the public code", at_least=0)
+    head_epochs: int = param(1, "epochs of the head, before those of the body; 1 in the paper", at_least=1)
+    collect: Collect = param("eval-pass", COLLECT)
+
+    def phases(self, epochs: int) -> Sequence[Phase]:
+        """The head with the body frozen, then the body with the head frozen."""
+        return [Phase(self.head_epochs, is_head), Phase(epochs, lambda name: not is_head(name))]
+
+    def prepare(self, features: Tensor, labels: Tensor, received: Broadcast) -> Mapping[str, Tensor]:
+        """h_c = p_c μ_c and v = (E|z|² − Σ_c |h_c|²) / n, of the received model's features."""
+        means = class_means(features, labels, len(received.weights[WEIGHT]))
+        number = means.counts.sum((-2, -1))
+        h = means.class_mean() * means.counts / number.view(-1, 1, 1)
+        squares = ((labels >= 0) * features.square().sum(-1)).sum(-1) / number
+        return {"h": h, "v": (squares - h.square().sum((-2, -1))).clamp(min=0) / number}
+
+    def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
+        """CE; while the body is trained, CE + λ · the mean squared distance to the class's global mean."""
+        out = model(batch.x)
+        task = cross_entropy(out.logits, batch.y)
+        known = turn.received.prototypes.get("global")
+        if known is None or turn.phase == 0:
+            return task
+        return task + self.lam * distance(out.features, batch.y, known, "mse")
+
+    def prototypes(self, trained: Trained) -> Mapping[str, Prototypes]:
+        """Class means after training."""
+        return {"means": class_means(trained.features, trained.labels, trained.classes)}
+
+    def upload(self, trained: Trained, turn: Turn) -> Upload:
+        """Also h and v."""
+        sent = super().upload(trained, turn)
+        return Upload(sent.weights, sent.prototypes, {**sent.numbers, **turn.prepared})
+
+    def aggregate(self, uploads: Upload, server: Server) -> Broadcast:
+        """Bodies and prototypes by samples; participant i's head is Σ_j α_j w_j, α the optimum of `mixtures`."""
+        weights, previous, clock = super().aggregate(uploads, server).weights, server.previous, server.clock
+        parts = mixtures(uploads.numbers["h"].flatten(1), uploads.numbers["v"])
+        who, kept = torch.tensor(clock.who, device=parts.device), {}
+        for name in filter(is_head, weights):
+            sent = uploads.weights[name]
+            mixed = torch.tensordot(parts.to(sent.dtype), sent, dims=1)
+            old = previous.kept.get(HEADS + name)
+            if old is None:  # who never took part has the initial head
+                old = previous.weights[name].expand(clock.clients, *sent.shape[1:])
+            kept[HEADS + name] = old.index_put((who,), mixed)
+        means = mean_over_holders(uploads.prototypes["means"], "samples")
+        return Broadcast(weights, {"global": means}, kept=kept)
+
+    def send(self, broadcast: Broadcast, client: int) -> Broadcast:
+        """With the client's own head."""
+        heads = {name.removeprefix(HEADS): table[client] for name, table in broadcast.kept.items()}
+        return Broadcast({**broadcast.weights, **heads}, broadcast.prototypes) if heads else broadcast
