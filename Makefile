@@ -8,7 +8,7 @@ INSTALL := install --quiet --no-compile -c constraints.txt
 ALONE := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow test-network soak fuzz test-browser lint types unit wheel bench results-page typed-options api-page notebook clean
+.PHONY: demo test test-slow test-network soak fuzz test-browser lint types unit wheel bench results-page typed-options methods-matrix api-page notebook clean
 
 demo: .venv/.installed
 	$(BIN)/protofed compare --method local,fedavg,fedproto,sp-fedcl,mp-fedcl --dataset digits --split dirichlet \
@@ -86,6 +86,10 @@ results-page: .venv/.tests-installed
 # The keyword arguments of protofed.run, from the fields of Experiment.
 typed-options: .venv/.tests-installed
 	$(BIN)/python -m tools.typed_options
+
+# docs/methods/README.md: all methods beside each other.
+methods-matrix: .venv/.tests-installed
+	$(BIN)/python -m tools.methods_matrix
 
 # What users import, described from the docstrings.
 api-page: .venv/.tests-installed

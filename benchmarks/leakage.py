@@ -27,7 +27,7 @@ from torch.nn.functional import normalize, one_hot
 from protofed.data import Client, Federation, Samples, load
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Clock, Method, Trained, cross_entropy
+from protofed.methods.base import Clock, Method, Server, Trained, cross_entropy
 from protofed.methods.fedplcc import FedPLCC
 from protofed.methods.fedplvm import FedPLVM
 from protofed.methods.mp_fedcl import MPFedCL
@@ -346,7 +346,7 @@ def prototypes_probe(played: Round, place: World, shadow: Encode | None) -> Foun
     for protection, how in VECTORS.items():
         sent = protected(uploaded, how, clip, generator(played.clock.seed, "leakage", "noise", name))
         seen = Upload(played.uploads.weights, {name: sent}, played.uploads.numbers)
-        references = run.method.references(run.method.aggregate(seen, played.sent, played.clock))
+        references = run.method.references(run.method.aggregate(seen, Server(played.sent, played.clock)))
         assert references is not None
         for client, holder in run.federation.members.items():
             own = encoder(run, {key: value[client] for key, value in trained.weights.items()})

@@ -21,7 +21,7 @@ from protofed.data import Client, Dataset, Federation, Samples, Split, federate,
 from protofed.data.build import federation_of
 from protofed.errors import UserError
 from protofed.experiment import Experiment
-from protofed.methods.base import Clock
+from protofed.methods.base import Clock, Server
 from protofed.models import MODELS
 from protofed.runs.process import process_settings
 from protofed.runs.run import new_run
@@ -279,7 +279,7 @@ def our_contender(experiment: Experiment, federation: Federation, engines: dict[
         clock = Clock(number, experiment.rounds, tuple(who), clients, experiment.seed)
         with process_settings(run.experiment):
             uploads = run.engine.round(who, run.broadcast, clock).uploads
-            run.broadcast = run.method.aggregate(uploads, run.broadcast, clock)
+            run.broadcast = run.method.aggregate(uploads, Server(run.broadcast, clock))
         number += 1
 
     def warm_up() -> None:

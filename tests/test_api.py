@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -28,6 +29,7 @@ from protofed.report.html import gather
 from protofed.runs.folder import RunFolder
 from protofed.runs.result import Result
 from protofed.studies import workers
+from protofed.studies.comparison import Comparison
 from tests.support.command_line import result_of, succeed
 
 SMALL: dict[str, Any] = {"train_size": 150, "clients": 3, "rounds": 2, "device": "cpu", "threads": 1}
@@ -397,3 +399,19 @@ def test_every_public_name_is_there() -> None:
     assert all(hasattr(protofed, name) for name in protofed.__all__)
     with pytest.raises(AttributeError, match="'nope'"):
         getattr(protofed, "nope")  # noqa: B009
+
+
+def test_models_of_a_comparison_outlive_the_names_they_were_given(tmp_path: Path) -> None:
+    def compared() -> Comparison:
+        @dataclass(frozen=True)
+        class Mine(FedAvg):
+            name: ClassVar[str] = "mine"
+
+        def tiny(shape: tuple[int, int, int], classes: int) -> nn.Module:
+            return net(shape, classes)
+
+        return protofed.compare([Mine], 1, model=tiny, out=tmp_path / "compare", quiet=True, **SMALL)
+
+    (result,) = compared().results
+    gc.collect()
+    assert list(result.models) == [0, 1, 2, "global"]

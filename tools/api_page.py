@@ -20,6 +20,8 @@ MODULES = (
     "protofed.server.round",
     "protofed.studies.comparison",
     "protofed.studies.sweeps",
+    "protofed.studies.spread",
+    "protofed.studies.tuning",
     "protofed.serving.predictor",
     "protofed.data",
     "protofed.methods.base",

@@ -96,6 +96,7 @@ def compare(
     model: ModelSpec = Experiment.model,
     split: str | SplitFunction = Experiment.split,
     federation: Federation | None = None,
+    tune: Mapping[str, Sequence[Any]] | None = None,
     jobs: int | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
@@ -110,6 +111,8 @@ def compare(
         model: as for `run`.
         split: as for `run`.
         federation: as for `run`.
+        tune: values by name, such as {"lr": [0.01, 0.1]}, of which each method's own are chosen on validation data,
+            with as many trials for each method, before the test; names are options of local training or parameters.
         jobs: how many runs go on at a time, in processes of their own; unless given, what uses all cores or fits on the
             GPU, and 1 if the method, model or split is of this script or session, or with `on_round`.
         out: a folder to write, with one folder for each run.
@@ -136,8 +139,9 @@ def compare(
     with _place(folder, federation) as place:
         experiment = Experiment.from_mapping(_named(options, model, split, federation, place))
         number = _jobs(jobs, [*names, experiment.model, experiment.split], on_round)
-        study = ComparisonStudy(names, experiment, seeds, number, params_of=params_of)
-        return _played(_begun(study, folder, federation), folder, quiet, on_round)
+        study = ComparisonStudy(names, experiment, seeds, number, params_of=params_of, tune=tune or {})
+        held = (*methods, model, split, federation)
+        return _played(_begun(study, folder, federation), folder, held, quiet, on_round)
 
 
 def sweep(
@@ -193,7 +197,8 @@ def sweep(
         experiment = Experiment.from_mapping(_named(options, model, split, federation, place))
         number = _jobs(jobs, [*names, experiment.model, experiment.split], on_round)
         study = SweepStudy(names, experiment, seeds, number, grid, score, params_of)
-        return _played(_begun(study, folder, federation), folder, quiet, on_round)
+        held = (*methods, model, split, federation)
+        return _played(_begun(study, folder, federation), folder, held, quiet, on_round)
 
 
 def resume(
@@ -232,7 +237,8 @@ def resume(
     path, methods = Path(folder), [method] if isinstance(method, str | Method | type) else list(method)
     specs = given_again(path, methods, model, split)
     if kind := kind_of(path):
-        return _played(kind.open(path), path, quiet, on_round, _jobs(jobs, specs, on_round))
+        held = (*methods, model, split)
+        return _played(kind.open(path), path, held, quiet, on_round, _jobs(jobs, specs, on_round))
     opened = RunFolder.open(path)
     if opened.result.exists():
         return Result.read(path)
@@ -317,11 +323,18 @@ def _shown(quiet: bool, runs: int, on_round: OnRound | None) -> Iterator[Progres
 
 
 def _played(
-    study: Study[FindingT], folder: Path | None, quiet: bool, on_round: OnRound | None, jobs: int | None = None
+    study: Study[FindingT],
+    folder: Path | None,
+    held: Sequence[object],
+    quiet: bool,
+    on_round: OnRound | None,
+    jobs: int | None = None,
 ) -> FindingT:
-    """What a study that was begun comes to."""
-    with _shown(quiet, len(study.tasks(folder)), on_round) as shown:
+    """What a study that was begun comes to; its results hold the user's objects that they are made of."""
+    with _shown(quiet, study.total(folder), on_round) as shown:
         found = study.play(folder, shown, jobs)
+    for result in found.results:
+        result.with_run(None, held)
     if folder is not None:
         plot(found, folder)
     return found

@@ -19,6 +19,8 @@ __all__ = ["Experiment"]
 
 T = TypeVar("T")
 
+HELD_OUT = 0.2
+"""Part of each client's training data that chooses in studies which choose; a run by itself holds nothing out."""
 LARGEST_SIDE = 1024
 """Pixels of an image's side: more is a typing error, which would take all memory."""
 

@@ -17,7 +17,7 @@ from benchmarks import measure, parity_gpu, plain, report
 from benchmarks.__main__ import main
 from protofed.data import Client, Federation, Samples
 from protofed.experiment import Experiment
-from protofed.methods.base import Clock
+from protofed.methods.base import Clock, Server
 from protofed.models import build
 from protofed.randomness import key
 from protofed.runs.run import new_run
@@ -64,7 +64,7 @@ def test_the_plain_loops_have_the_losses_of_protofed(method: str, monkeypatch: p
     for number in range(3):
         clock = Clock(number, 3, (0, 1, 2), 3, 0)
         outcome = run.engine.round(range(3), run.broadcast, clock)
-        run.broadcast = run.method.aggregate(outcome.uploads, run.broadcast, clock)
+        run.broadcast = run.method.aggregate(outcome.uploads, Server(run.broadcast, clock))
         assert loop.round(range(3)) == pytest.approx(sum(outcome.losses) / 3, rel=1e-5), f"round {number}"
     scores = loop.evaluate()
     assert scores

@@ -269,7 +269,7 @@ def test_a_missing_file_among_others_is_named(place: Path) -> None:
         ("compare", "missing value for --method: name at least one", ""),
         ("compare --method fedavg --set lamda=1", "invalid value 'lamda' for --set: ", ""),
         ("sweep", "missing value for --grid: name what is varied", ""),
-        ("sweep --grid seed=1,2", "invalid value 'seed' for --grid: it cannot be swept", "see --seeds"),
+        ("sweep --grid seed=1,2", "invalid value 'seed' for --grid: it cannot be varied", "see --seeds"),
         (
             "sweep --grid aplha=1",
             "invalid value 'aplha' for --grid: there is none",

@@ -79,8 +79,10 @@ def test_the_csv_says_what_the_json_says(made: tuple[Path, Outcome]) -> None:
         for name, spread in [
             *row["accuracy"].items(),
             *((name, row[name]) for name in ("bytes_up_per_round", "bytes_down_per_round", "seconds")),
+            *([("prototypes_per_class", row["prototypes"])] if row["prototypes"] else []),
         ]
     }
+    assert [row["method"] for row in rows if row["prototypes"]] == ["mp-fedcl"]
     assert set(lines) == set(quantities)
     for key, spread in quantities.items():
         assert (float(lines[key]["mean"]), float(lines[key]["std"])) == (spread["mean"], spread["std"])
@@ -198,7 +200,7 @@ class Mine(FedProto):
         (["--method", "fedproto,mine.py:Mine"], ["--method", "mine.py:Mine", "more than one is called fedproto"]),
         ([], ["--method", "missing value for", "name at least one"]),
         (["--method", "local,fedprotto"], ["--method", "'fedprotto'", "did you mean 'fedproto'?"]),
-        (["--method", "local,fedavg", "--set", "k=3"], ["--set", "'k'", "there is only averaging"]),
+        (["--method", "local,fedavg", "--set", "k=3"], ["--set", "'k'", "it must be one of averaging, norm"]),
         (["--method", "local,mp-fedcl", "--set", "k=0"], ["'0' for --set k", "1 or more"]),
         (["--method", "local", "--seeds", "0"], ["'0' for --seeds", "from 1 to 1000"]),
         (["--method", "local", "--seeds", "100000000"], ["'100000000' for --seeds", "from 1 to 1000"]),

@@ -21,9 +21,10 @@ from typer.models import ArgumentInfo
 from protofed.cli import app
 from protofed.data import SPLITS, Dataset, Split
 from protofed.experiment import Experiment, Group, flag_of, options
+from protofed.methods import METHODS
 from protofed.studies.study import SEEDS
 from protofed.studies.workers import ON_A_GPU
-from tests.support.command_line import invoke, succeed
+from tests.support.command_line import invoke, refused, succeed
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -280,3 +281,20 @@ def test_help_does_not_wait_for_torch() -> None:
     show = "import sys; from protofed.cli import app; app(['--help'], standalone_mode=False)"
     code = f"{show}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, stdout=subprocess.DEVNULL).returncode == 0
+
+
+def test_the_matrix_has_a_row_a_method(tmp_path: Path) -> None:
+    rows = {row["method"]: row for row in json.loads(succeed(tmp_path, "methods", "--matrix", "--json").out)}
+    assert list(rows) == list(METHODS)
+    told = {name: (row["stays at the client"], row["architectures"], row["secure sums"]) for name, row in rows.items()}
+    assert told["fedavg"] == ("nothing", "one", "yes")
+    assert told["fedproto"] == ("all weights", "mixed", "yes")
+    assert told["fedper"] == ("head", "one", "yes")
+    assert told["fedbn"] == ("BatchNorm", "one", "yes")
+    assert told["moon"] == ("its last model", "one", "yes")
+    assert told["scaffold"] == ("memory", "one", "yes")
+    assert rows["fccl-plus"]["needs"] == "public images"
+    assert rows["fed3r"]["needs"] == "a frozen encoder"
+    shown = succeed(tmp_path, "methods", "--matrix").out
+    assert all(name in shown for name in METHODS)
+    assert "it shows all methods" in refused(invoke(tmp_path, "methods", "fedavg", "--matrix"))

@@ -13,6 +13,7 @@ import pytest
 
 import protofed
 from tests.support.command_line import succeed
+from tools.methods_matrix import PAGE, text
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,6 +49,8 @@ def test_the_python_example_of_the_readme_runs_as_printed(tmp_path: Path) -> Non
     [
         ("README.md", 1, "small_features.py:SmallFeatures", "weight=0.1"),
         ("docs/adding-a-method.md", 0, "cosine_pull.py:CosinePull", "strength=1.0"),
+        ("docs/adding-a-method.md", 1, "mixed.py:Mixed", "strength=0.1"),
+        ("docs/adding-a-method.md", 2, "apart.py:Apart", "pushes=5"),
     ],
 )
 def test_the_methods_of_the_documentation_run_in_both_engines(
@@ -123,3 +126,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert goal.exists(), link
         if anchor:
             assert anchor in anchors(goal), link
+
+
+def test_the_matrix_of_methods_is_that_of_the_methods() -> None:
+    assert PAGE.read_text(encoding="utf-8") == text()

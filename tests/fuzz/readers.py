@@ -177,13 +177,14 @@ def _read_answer(folder: Path) -> object:
 def _read_scores(folder: Path) -> object:
     clients = Connections(cast(Grid, None), Experiment(), Settings(), "run")
     asked = SimpleNamespace(
-        scores=SCORES.per_client.keys(), federation=SimpleNamespace(domains=("a", "b")), clients=clients
+        scores=SCORES.per_client.keys(), known=KNOWN, federation=SimpleNamespace(domains=("a", "b")), clients=clients
     )
     facts, _ = wire.unpack(_packet(folder), wire.LARGEST)
     return Remote._read_scores(cast(Remote, asked), facts).means()
 
 
 SCORES = Evaluation({"own/own/head": [50.0], "own/all/nearest": [25.0]}, {"own/all/head": {"a": 50.0}})
+KNOWN = {"own/own/head", "own/all/nearest", "own/all/head", "global/all/head"}
 
 
 def _read_question(folder: Path) -> wire.Packet | Failed:

@@ -183,7 +183,7 @@ def method_names(texts: list[str] | None) -> list[str]:
     return [name for text in texts or [] for name in text.split(",")]
 
 
-def _parameters(pairs: list[str] | None) -> dict[str, Any]:
+def parameters_from(pairs: list[str] | None) -> dict[str, Any]:
     values = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
@@ -199,7 +199,7 @@ def _parameters(pairs: list[str] | None) -> dict[str, Any]:
 def experiment_from(base: Mapping[str, Any], flags: Mapping[str, Any], pairs: list[str] | None) -> Experiment:
     """Flags over the file over the defaults."""
     given = base.get("params") or {}
-    params = {**given, **_parameters(pairs)} if isinstance(given, Mapping) else given
+    params = {**given, **parameters_from(pairs)} if isinstance(given, Mapping) else given
     return Experiment.from_mapping({**base, **flags, "params": params})
 
 

@@ -11,18 +11,27 @@ from typing import Annotated, Any, Literal
 import typer
 
 from protofed.cli.common import Json, command
-from protofed.errors import unknown
+from protofed.errors import UserError, unknown
 
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this one, with all that is known of it.")]
 
 
 @command("methods", "methods fedproto")
-def methods_command(name: Name = None, as_json: Json = False) -> None:
+def methods_command(
+    name: Name = None,
+    matrix: Annotated[
+        bool, typer.Option("--matrix", help="All of them beside each other: what each sends, keeps and needs.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """List the methods; of one, its paper, parameters and messages."""
     from protofed.internal.plugins import is_code
     from protofed.methods import METHODS, describe, method_names
     from protofed.studies.paper_parameters import paper_values
 
+    if matrix:
+        _matrix(name, as_json)
+        return
     if name is None:
         _list([describe(name) for name in method_names()], ("name", "description"), as_json, text="cut")
         return
@@ -40,6 +49,19 @@ def methods_command(name: Name = None, as_json: Json = False) -> None:
     places = [", ".join(f"{table} ({', '.join(of)})" for table, of in one.tables.items()) for one in papers]
     values = [[one.parameter, _value(one.value), place] for one, place in zip(papers, places, strict=True)]
     _table(("parameter", "value", "in the papers' tables"), values)
+
+
+def _matrix(name: str | None, as_json: bool) -> None:
+    """All methods of ours beside each other."""
+    from protofed.report.methods_matrix import SHORT, matrix
+
+    if name is not None:
+        raise UserError("--matrix", name, "it shows all methods", hint="leave the name out")
+    rows = matrix()
+    if as_json:
+        print(json.dumps(rows, indent=2))
+    else:
+        _table(SHORT, [[row[column] for column in SHORT] for row in rows], "l")
 
 
 @command("models", "models")

@@ -33,7 +33,7 @@ from protofed.cli.common import (
     whole,
 )
 from protofed.cli.deploy import simulate_command
-from protofed.cli.studies import play_study, study_from
+from protofed.cli.studies import grid_from, play_study, study_from
 from protofed.errors import UserError
 from protofed.experiment import Experiment, options
 from protofed.internal.yaml_files import read_yaml
@@ -98,6 +98,15 @@ def compare_command(
     flags: Mapping[str, Any],
     method: Methods = None,
     seeds: Seeds = None,
+    tune: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tune",
+            metavar="NAME=A,B,…",
+            help="Choose a training option or a parameter of a method for each method by itself, on validation data "
+            "and with as many trials for each, before the test; repeatable: every combination is tried.",
+        ),
+    ] = None,
     jobs: Jobs = None,
     set_: Set = None,
     config: Config = None,
@@ -112,8 +121,8 @@ def compare_command(
     from protofed.studies.comparison import ComparisonStudy
 
     refuse_several()
-    asked = {"methods": method_names(method) or None, "seeds": whole("--seeds", seeds, None)}
-    asked |= {"jobs": whole("--jobs", jobs, None)}
+    asked: dict[str, Any] = {"methods": method_names(method) or None, "seeds": whole("--seeds", seeds, None)}
+    asked |= {"jobs": whole("--jobs", jobs, None), "tune": grid_from("--tune", tune)}
     study = study_from(ComparisonStudy, config, flags, set_, **asked)
     loggers.need(log)
     refuse_existing(out)
@@ -139,7 +148,7 @@ def resume_command(
     """Continue what was begun, from its last checkpoint."""
     from protofed.engines.distributed import join
     from protofed.runs.failure import FailedRun, forget_failure
-    from protofed.runs.folder import RunFolder
+    from protofed.runs.folder import RunFolder, run_folders
     from protofed.runs.progress import progress
     from protofed.runs.result import Result
     from protofed.runs.run import new_run
@@ -148,8 +157,8 @@ def resume_command(
     if kind := kind_of(folder):
         refuse_several()
         study = kind.open(folder)
-        for task in study.tasks(folder) if retry_failed else []:
-            forget_failure(task.folder)
+        for path in run_folders(folder) if retry_failed else []:
+            forget_failure(path)
         play_study(study, folder, jobs, quiet, as_json)
         return
     opened = RunFolder.open(folder)

@@ -34,7 +34,7 @@ def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = Non
     if is_federation(experiment.dataset):
         if encoder is not None:
             raise UserError("--encoder", experiment.encoder, "a federation of your own may hold features instead")
-        return named_federation(experiment.dataset)
+        return named_federation(experiment.dataset).holding_out(experiment.val_fraction, experiment.seed)
     check_split(experiment.split)
     names = experiment.dataset.split("+")
     split = Split(

@@ -159,6 +159,15 @@ class Federation:
         """How many clients there are, here and elsewhere."""
         return self.size or len(self.clients)
 
+    def holding_out(self, fraction: float, seed: int) -> Federation:
+        """Return the federation with a part of the training samples of clients without validation samples as such."""
+        members = list(self.clients)
+        for k, client in enumerate(self.clients):
+            if client.validation is None:
+                train, validation = _hold_out(client.train, fraction, seed, k)
+                members[k] = replace(client, train=train, validation=validation)
+        return replace(self, clients=tuple(members)) if fraction > 0 else self
+
     @property
     def counts(self) -> Tensor:
         """Training samples per client and class [N, C]."""

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from protofed.data.federation import Federation
 from protofed.report.outcome_tables import outcome_table
-from protofed.report.plots import COLOURS, DASHES, sweep_figure
+from protofed.report.plots import COLOURS, DASHES, palette, sweep_figure
 from protofed.report.split_heatmap import heat_map_figure
 from protofed.report.terminal import TextTable, result_table, split_table
 from protofed.runs.result import Result, common_score
@@ -101,13 +101,15 @@ def comparison_figure(comparison: Comparison) -> Figure:
     figure, (axes,) = _figure(1)
     rows = [row for row in comparison.rows if row.rounds]
     score = common_score([(row.score, row.accuracy.keys() - {*row.diagnostic}) for row in rows])
-    for number, row in enumerate(rows):
+    styles = palette(row.method for row in comparison.rows)
+    for row in rows:
         runs = [result for result in comparison.results if result.method == row.method]
         rounds, means, spreads = mean_curve(runs, score)
-        axes.plot(rounds, means, **_look(number), label=row.method)
+        style = styles[row.method]
+        axes.plot(rounds, means, color=style.colour, linestyle=style.dashes, label=row.method)
         low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
         high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
-        axes.fill_between(rounds, low, high, color=COLOURS[number % len(COLOURS)], alpha=0.15, linewidth=0)
+        axes.fill_between(rounds, low, high, color=style.colour, alpha=0.15, linewidth=0)
     _finish(axes, f"{score} in %, mean ± std over seeds")
     axes.legend(fontsize=8)
     return figure

@@ -73,7 +73,7 @@ def look(folder: Path) -> View:
     if kind is None:
         names = ", ".join(known.config(folder).name for known in KINDS)
         raise UserError("DIR", str(folder), f"it is not the folder of runs: it has none of config.yaml, {names}")
-    runs = [_run(path, str(path.relative_to(folder))) for path in run_folders(folder)]
+    runs = [_run(path, str(path.relative_to(folder))) for path in run_folders(folder, trials=True)]
     waiting = max(0, (kind.open(folder).size() or 0) - len(runs))
     ended = (folder / kind.end).is_file() and not waiting and all(run.ended for run in runs)
     return View(str(folder), runs, waiting, ended)
