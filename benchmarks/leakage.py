@@ -115,13 +115,11 @@ def world(dataset: str, data_dir: Path | None, counts: Tensor, seed: int) -> Wor
         for mine, part in zip(held, parts, strict=True):
             mine.append(part)
         shadow.append(test[::2])
-        outside = torch.cat([data.train.images[rest], data.test.images[test[1::2]]])
+        outside = torch.cat([data.train.x[rest], data.test.x[test[1::2]]])
         assert len(outside) >= DECOYS, f"class {label} has too few images"
         decoys.append(outside[:DECOYS] / 255)
     everything = torch.arange(len(data.test))
-    clients = [
-        Client(data.train.take(torch.cat(mine)), data.test, everything, None, data.mean, data.std) for mine in held
-    ]
+    clients = [Client(data.train.take(torch.cat(mine)), data.test, everything, None, data.preparation) for mine in held]
     return World(Federation(tuple(clients), data.classes), data.test.take(torch.cat(shadow)), torch.stack(decoys))
 
 
@@ -160,7 +158,7 @@ def encoder(run: Run, weights: Mapping[str, Tensor]) -> Encode:
     """What a model makes of images."""
     group = run.engine.groups[0]
     net = run.engine.net(group, weights)
-    return lambda images: net(group.pixels(255 * images), train=False).features
+    return lambda images: net(group.inputs(255 * images), train=False).features
 
 
 def members(method: Method, features: Tensor, label: int, classes: int, key: Tensor) -> Tensor:
@@ -358,7 +356,7 @@ def prototypes_probe(played: Round, place: World, shadow: Encode | None) -> Foun
                 said = nearest_class(own(place.decoys.flatten(0, 1)), references).view(place.decoys.shape[:2])
             tally.add(["all, accuracy"], protection, "accuracy", said == torch.arange(len(said)).unsqueeze(1))
             for label in holder.train.labels.bincount().nonzero().flatten().tolist():
-                images, decoys = holder.train.images[holder.train.labels == label] / 255, place.decoys[label]
+                images, decoys = holder.train.x[holder.train.labels == label] / 255, place.decoys[label]
                 scores, others = (knowledge.scores(some, sent.take(client), label) for some in (images, decoys))
                 for slot, mine in enumerate(inside[client, label]):
                     number = int(mine.sum())
@@ -389,12 +387,12 @@ class Knowledge:
         self.directions = not own
         cut: Encode = encode if sigma is None else lambda images: clipped(encode(images), clip)
         self.encode: Encode = lambda images: self.look(cut(images))
-        self.images, self.labels = place.shadow.images / 255, place.shadow.labels
+        self.x, self.labels = place.shadow.x / 255, place.shadow.labels
         with torch.no_grad():
-            self.features = self.encode(self.images)
-            scale = clipped(encode(self.images), clip).norm(dim=-1).mean() if self.directions else 1.0
+            self.features = self.encode(self.x)
+            scale = clipped(encode(self.x), clip).norm(dim=-1).mean() if self.directions else 1.0
         noise = 0.0 if sigma is None else sigma * clip / float(scale)
-        self.decode = decoder(self.features, self.images, self.labels, noise)
+        self.decode = decoder(self.features, self.x, self.labels, noise)
 
     def look(self, vectors: Tensor) -> Tensor:
         """As much of features or prototypes as can be compared."""
@@ -405,8 +403,8 @@ class Knowledge:
         places = [(label, slot) for label, slot in sent.filled.nonzero().tolist()]
         vectors = self.look(sent.vectors[sent.filled])
         labels = torch.tensor([label for label, _ in places])
-        average = torch.stack([self.images[self.labels == label].mean(0) for label in labels])
-        nearest = self.images[torch.cdist(vectors, self.features).argmin(1)]
+        average = torch.stack([self.x[self.labels == label].mean(0) for label in labels])
+        nearest = self.x[torch.cdist(vectors, self.features).argmin(1)]
         decoded = self.decode(vectors, labels)
         found = optimised(self.encode, vectors, torch.stack([decoded, nearest]))
         by_attack = {"nothing": average, "decoder": decoded, "optimised": found}
@@ -430,7 +428,7 @@ def weights_probe(played: Round, place: World) -> Found:
 
     @torch.no_grad()
     def losses(vector: Tensor, images: Tensor, label: int) -> Tensor:
-        logits = run.engine.net(group, _like(vector, sent))(group.pixels(255 * images), train=False).logits
+        logits = run.engine.net(group, _like(vector, sent))(group.inputs(255 * images), train=False).logits
         return cross_entropy(logits, torch.full((len(images),), label))
 
     tally, before = Tally(), _flat(sent)
@@ -444,11 +442,11 @@ def weights_probe(played: Round, place: World) -> Found:
         for row, after in (("one client", before + seen), ("mean of all", (before + central).expand_as(deltas))):
             mean = before + share @ seen if row == "one client" else before + central
             for label, decoys in enumerate(place.decoys):
-                logits = run.engine.net(group, _like(mean, sent))(group.pixels(255 * decoys), train=False).logits
+                logits = run.engine.net(group, _like(mean, sent))(group.inputs(255 * decoys), train=False).logits
                 tally.add([f"{row}, accuracy"], protection, "accuracy", logits.argmax(1) == label)
             for client, holder in run.federation.members.items():
                 for label in holder.train.labels.bincount().nonzero().flatten().tolist():
-                    images = holder.train.images[holder.train.labels == label] / 255
+                    images = holder.train.x[holder.train.labels == label] / 255
                     scores, others = (
                         losses(before, some, label) - losses(after[client], some, label)
                         for some in (images, place.decoys[label])
@@ -470,9 +468,11 @@ def step_probe(played: Round, place: World) -> Found:
         for client, holder in run.federation.members.items():
             changed = _like(seen[client], sent)
             inputs = inverted(changed[WEIGHT], changed[BIAS], len(holder.train))
-            mean, std = (torch.tensor(part).view(-1, 1, 1) for part in (holder.mean, holder.std))
-            guesses = (inputs.view(-1, *holder.train.images.shape[1:]) * std + mean).clamp(0, 1)
-            for image, label in zip(holder.train.images / 255, holder.train.labels.tolist(), strict=True):
+            mean, std = (
+                torch.tensor(part).view(-1, 1, 1) for part in (holder.preparation.mean, holder.preparation.std)
+            )
+            guesses = (inputs.view(-1, *holder.train.x.shape[1:]) * std + mean).clamp(0, 1)
+            for image, label in zip(holder.train.x / 255, holder.train.labels.tolist(), strict=True):
                 one = image.unsqueeze(0)
                 hit = torch.stack([hits(guess, one, place.decoys[label]) for guess in guesses]).any(0)
                 near = max(closeness(guess, one) for guess in guesses)

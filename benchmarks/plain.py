@@ -164,14 +164,16 @@ class Local:
         self.settings, self.federation, self.device = experiment, federation, device
         self.classes = len(federation.classes)
         client = federation.clients[0]
-        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (client.mean, client.std))
+        mean, std = (
+            torch.tensor(values).view(-1, 1, 1) for values in (client.preparation.mean, client.preparation.std)
+        )
         self.data = [
-            (((client.train.images / 255 - mean) / std).to(device), client.train.labels.to(device))
+            (((client.train.x / 255 - mean) / std).to(device), client.train.labels.to(device))
             for client in federation.clients
         ]
-        self.test = ((client.pool.images / 255 - mean) / std).to(device), client.pool.labels.to(device)
+        self.test = ((client.pool.x / 255 - mean) / std).to(device), client.pool.labels.to(device)
         torch.manual_seed(experiment.seed)
-        shape = client.train.images.shape
+        shape = client.train.x.shape
         model = MODELS[experiment.model]((shape[1], shape[2], shape[3]), self.classes).to(device)
         self.models = self.copies(model)
         self.rounds = 0

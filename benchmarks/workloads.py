@@ -19,6 +19,7 @@ from benchmarks import plain
 from benchmarks.measure import Contender, Deadline, floor, high_water, race
 from protofed.data import Client, Dataset, Federation, Samples, Split, federate, load
 from protofed.data.build import federation_of
+from protofed.data.preparation import Preparation
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.methods.base import Clock, Server
@@ -117,9 +118,9 @@ class Round(Workload):
             draws = torch.Generator().manual_seed(0)
             pool = random_samples(100, self.shape, draws)
             rows = torch.arange(100)
-            statistics = ((0.5,) * self.shape[0], (0.25,) * self.shape[0])
+            preparation = Preparation("pixels", (0.5,) * self.shape[0], (0.25,) * self.shape[0])
             members = [
-                Client(random_samples(self.images, self.shape, draws), pool, rows, None, *statistics)
+                Client(random_samples(self.images, self.shape, draws), pool, rows, None, preparation)
                 for _ in range(e.clients)
             ]
             return Federation(tuple(members), tuple("0123456789")), f"random {'×'.join(map(str, self.shape))} images"
@@ -233,7 +234,7 @@ class Memory(Workload):
         draws = torch.Generator().manual_seed(0)
         images = random_samples(self.images, (1, 28, 28), draws)
         pool = random_samples(10, (1, 28, 28), draws)
-        one = Client(images, pool, torch.arange(10), None, (0.5,), (0.25,))
+        one = Client(images, pool, torch.arange(10), None, Preparation("pixels", (0.5,), (0.25,)))
 
         def round_of(number: int, part: int) -> float:
             federation = Federation((one,) * number, tuple("0123456789"))
@@ -304,7 +305,7 @@ def mnist(data_dir: Path | None, train_size: int | None) -> tuple[Dataset, str]:
         draws = torch.Generator().manual_seed(0)
         train, test = (random_samples(number, (1, 28, 28), draws) for number in (train_size or 60_000, 10_000))
         return Dataset(
-            "random", train, test, tuple("0123456789"), ("random",), (0.5,), (0.25,)
+            "random", train, test, tuple("0123456789"), ("random",), Preparation("pixels", (0.5,), (0.25,))
         ), "random 1×28×28 images"
 
 

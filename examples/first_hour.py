@@ -33,7 +33,7 @@ def my_data() -> protofed.Federation:
     for number, brightness in enumerate((1.0, 0.8, 0.6)):
         rows = torch.arange(number, 600, 3)
         train, held_out = digits.train.take(rows[:160]), digits.train.take(rows[160:])
-        images = (train.images * brightness).to(torch.uint8)
+        images = (train.x * brightness).to(torch.uint8)
         mine = protofed.Samples.of(images, train.labels)
         clients.append(protofed.Client.of(mine, digits.test, validation=held_out))
     return protofed.Federation(tuple(clients), digits.classes, digits.domains)
@@ -81,7 +81,7 @@ def main(here: Path) -> None:
     result = protofed.run(Small(weight=0.02), model=MyNet, federation=federation, patience=3, quiet=True, **TRAINING)
     print(result, "- stopped by", result.stopped)
     print("losses:", [round(played.loss, 2) for played in result.history])
-    images = federation.clients[0].pool.images[:5]
+    images = federation.clients[0].pool.x[:5]
     print("answers:", result.predictor().predict(images).classes, "models:", list(result.models))
 
     print("2. A comparison with names beside my class, in a folder")

@@ -38,12 +38,12 @@ sorted(path.name for path in (here / "model").iterdir())
 # %% The exported model predicts, and says whose prototype won: answer, client, label
 model = protofed.load(here / "model")
 test = load("digits").test
-found = model.predict(test.images[:5])
+found = model.predict(test.x[:5])
 list(zip(found.classes, found.clients.tolist(), test.labels[:5].tolist(), strict=True))
 # %% How often it is right
-answers = model.predict(test.images).classes
+answers = model.predict(test.x).classes
 right = sum(int(name) == label for name, label in zip(answers, test.labels.tolist(), strict=True))
 print(f"{100 * right / len(test.labels):.1f} % of {len(test.labels)} test images")
 # %% Unlike anything it has seen: refused
-noise = test.images[:5].flip(-1).flip(-2) // 2 + 60
+noise = test.x[:5].flip(-1).flip(-2) // 2 + 60
 print(model.predict(noise, reject=0.05).classes)

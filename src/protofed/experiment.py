@@ -69,16 +69,19 @@ class Experiment:
         None, "Folder with the dataset's files, or with a folder named after the dataset.", "machine"
     )
     public: str | None = _option(None, "Dataset of public, unlabelled images, for methods that need one.", "data")
-    train_size: int | None = _option(None, "Use only the first so many training images.", "data")
+    train_size: int | None = _option(None, "Use only the first so many training samples.", "data")
     image_size: int | None = _option(
         None, "Resize images to this side; photographs are 32 unless given.", "data", at_least=1, at_most=LARGEST_SIDE
     )
-    normalise: Literal["dataset", "imagenet"] = _option(
-        "dataset", "Whose mean and std pixels are normalised with: the dataset's own or ImageNet's.", "data"
+    normalise: Literal["dataset", "none", "pixels", "all", "client", "imagenet"] = _option(
+        "dataset",
+        "Mean and std that samples are standardised with: as the dataset says, of all training samples, of each "
+        "client's, or ImageNet's; pixels only scales to 0..1, none leaves samples as they are.",
+        "data",
     )
     augment: Literal["none", "crop", "crop-flip", "rethinkfl"] = _option(
         "none",
-        "Training images are cropped and mirrored at random; rethinkfl also takes ImageNet's mean and std.",
+        "Training pictures are cropped and mirrored at random; rethinkfl also takes ImageNet's mean and std.",
         "data",
     )
     split: str = _option(
@@ -130,7 +133,7 @@ class Experiment:
         None, "Initial weights (safetensors), by name and shape; stem and head are drawn anew.", "model"
     )
     encoder: str | None = _option(
-        None, "Frozen encoder (safetensors): models see its features instead of images.", "model"
+        None, "Frozen encoder (safetensors): models see its features instead of the samples.", "model"
     )
     defence: str = _option(
         "none",

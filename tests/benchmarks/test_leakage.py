@@ -115,9 +115,9 @@ def test_it_is_known_who_is_behind_an_upload_and_one_sample_is_its_feature(metho
 
 def test_what_the_server_has_is_nobodys() -> None:
     place = leakage.world("digits", None, torch.full((2, 10), 3), 0)
-    held = {image.numpy().tobytes() for client in place.federation.clients for image in client.train.images / 255}
+    held = {image.numpy().tobytes() for client in place.federation.clients for image in client.train.x / 255}
     decoys = {image.numpy().tobytes() for image in place.decoys.flatten(0, 1)}
-    shadow = {image.numpy().tobytes() for image in place.shadow.images / 255}
+    shadow = {image.numpy().tobytes() for image in place.shadow.x / 255}
     assert len(held) == 60
     assert not held & decoys
     assert not held & shadow

@@ -16,6 +16,7 @@ from torch import nn
 from benchmarks import measure, parity_gpu, plain, report
 from benchmarks.__main__ import main
 from protofed.data import Client, Federation, Samples
+from protofed.data.preparation import Preparation
 from protofed.experiment import Experiment
 from protofed.methods.base import Clock, Server
 from protofed.models import build
@@ -36,7 +37,10 @@ def toy(classes: int, images: int) -> Federation:
         return Samples.of((noise + 5 * labels.view(-1, 1, 1, 1)).to(torch.uint8), labels)
 
     pool = samples(20, 0)
-    clients = [Client(samples(images, k), pool, torch.arange(10), None, (0.4,), (0.3,)) for k in range(3)]
+    clients = [
+        Client(samples(images, k), pool, torch.arange(10), None, Preparation("pixels", (0.4,), (0.3,)))
+        for k in range(3)
+    ]
     return Federation(tuple(clients), tuple(str(c) for c in range(classes)))
 
 

@@ -11,5 +11,5 @@ from tests.support.command_line import succeed
 stripes = load("stripes")
 assert row["present"]
 assert (row["train"], row["test"], row["classes"]) == (len(stripes.train), len(stripes.test), len(stripes.classes))
-assert row["shape"] == "×".join(map(str, stripes.train.images.shape[1:]))
+assert row["shape"] == "×".join(map(str, stripes.train.x.shape[1:]))
 played("--dataset", "stripes", "--model", "mlp")

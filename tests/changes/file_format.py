@@ -8,10 +8,10 @@ from tests.support.changed_source import SMALL, played
 from tests.support.command_line import invoke
 
 digits = load("digits", train_size=120).train
-rows = zip(digits.labels.tolist(), digits.images.flatten(1).tolist(), strict=True)
+rows = zip(digits.labels.tolist(), digits.x.flatten(1).tolist(), strict=True)
 Path("own.csv").write_text("".join(f"{label},{','.join(map(str, pixels))}\n" for label, pixels in rows))
 own = load("csv:own.csv")
-assert (len(own.train) + len(own.test), len(own.classes), own.train.images.shape[1:]) == (120, 10, (1, 8, 8))
+assert (len(own.train) + len(own.test), len(own.classes), own.train.x.shape[1:]) == (120, 10, (1, 8, 8))
 folder = played("--dataset", "csv:own.csv", "--train-size", "80")
 assert f"csv:{Path('own.csv').resolve()}" in (folder / "config.yaml").read_text()
 assert dataset_at("data", "csv:own.csv") == f"csv:{Path('own.csv').resolve()}"

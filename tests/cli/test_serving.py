@@ -26,11 +26,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     succeed(folder, "run", "--method", "mp-fedcl", *SMALL, "--out", "run")
     succeed(folder, "export", "run", "--out", "model")
     digits = load("digits")
-    np.savez(folder / "test.npz", images=digits.test.images[:30].numpy())
-    np.savez(folder / "new.npz", images=digits.train.images[:200].numpy(), labels=digits.train.labels[:200].numpy())
+    np.savez(folder / "test.npz", images=digits.test.x[:30].numpy())
+    np.savez(folder / "new.npz", images=digits.train.x[:200].numpy(), labels=digits.train.labels[:200].numpy())
     (folder / "pictures" / "more").mkdir(parents=True)
     for number, name in enumerate(("a.png", "b.png", "more/c.png")):
-        Image.fromarray(digits.test.images[number, 0].numpy()).save(folder / "pictures" / name)
+        Image.fromarray(digits.test.x[number, 0].numpy()).save(folder / "pictures" / name)
     (folder / "pictures" / "notes.txt").write_text("not a picture")
     return folder
 
@@ -52,7 +52,7 @@ def test_predict_as_json_csv_and_table(place: Path) -> None:
     found = json.loads(succeed(place, "predict", "model", "test.npz", "--json").out)
     assert list(found) == ["predictions"]
     rows = found["predictions"]
-    expected = protofed.load(place / "model").predict(load("digits").test.images[:30]).rows()
+    expected = protofed.load(place / "model").predict(load("digits").test.x[:30]).rows()
     assert rows == [{"image": f"test.npz[{row}]", **one} for row, one in enumerate(expected)]
     assert len(rows[0]["top"]) == 3
 

@@ -40,8 +40,8 @@ def test_a_gradual_drift_takes_more_and_more_of_the_later_data() -> None:
     for k, client in enumerate(half.clients):
         old, new = drift.before.clients[k].train, drift.after.clients[k].train
         assert len(client.train) == max(1, round(len(old) / 2)) + max(1, round(len(new) / 2))
-        known = {image.numpy().tobytes() for part in (old, new) for image in part.images}
-        assert {image.numpy().tobytes() for image in client.train.images} <= known
+        known = {image.numpy().tobytes() for part in (old, new) for image in part.x}
+        assert {image.numpy().tobytes() for image in client.train.x} <= known
         rows = set(drift.before.clients[k].own.tolist()) | set(drift.after.clients[k].own.tolist())
         assert set(client.own.tolist()) <= rows
     later = drift.at(3)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protofed.data import Client, Dataset, Federation, Samples, federate, join
+from protofed.data.preparation import Preparation
 from protofed.errors import UserError
 from tests.support.toy_data import PLAIN, samples, toy
 
@@ -91,8 +92,8 @@ def test_validation_is_taken_from_training(size: int, fraction: float, seed: int
     train = Samples(torch.arange(size, dtype=torch.uint8).view(-1, 1, 1, 1), *torch.zeros(2, size, dtype=torch.int64))
     dataset = Dataset.of("one", train, samples([0]), ["a"])
     client = federate(dataset, PLAIN, 1, seed, fraction).clients[0]
-    kept = client.train.images.flatten().tolist()
-    held = [] if client.validation is None else client.validation.images.flatten().tolist()
+    kept = client.train.x.flatten().tolist()
+    held = [] if client.validation is None else client.validation.x.flatten().tolist()
     assert sorted(kept + held) == list(range(size))
     assert len(held) == min(max(1, round(fraction * size)), size - 1)
 
@@ -122,8 +123,8 @@ def test_client_of_computes_mean_and_std_of_pixels_in_0_to_1() -> None:
     images = torch.tensor([0, 255, 255, 255], dtype=torch.uint8).view(2, 2, 1, 1)
     train = Samples.of(images, torch.tensor([0, 0]))
     client = Client.of(train, train)
-    assert client.mean == (0.5, 1.0)
-    assert client.std == (0.5, 1.0)  # the second channel is constant: left unscaled
+    assert client.preparation.mean == (0.5, 1.0)
+    assert client.preparation.std == (0.5, 1.0)  # the second channel is constant: left unscaled
 
 
 def test_join_unites_names_and_keeps_shapes_and_pools() -> None:
@@ -136,7 +137,7 @@ def test_join_unites_names_and_keeps_shapes_and_pools() -> None:
     joined = join([one, two])
     assert joined.classes == ("cat", "dog", "fox")
     assert joined.domains == ("one", "two")
-    assert [client.train.images.shape[-1] for client in joined.clients] == [4, 4, 7, 7]
+    assert [client.train.x.shape[-1] for client in joined.clients] == [4, 4, 7, 7]
     assert [client.domain for client in joined.clients] == [0, 0, 1, 1]
     assert joined.clients[2].pool is joined.clients[3].pool
     assert joined.clients[1].pool is not joined.clients[2].pool
@@ -159,12 +160,12 @@ GOOD = samples([0, 1])
 @pytest.mark.parametrize(
     ("word", "images", "labels", "domains"),
     [
-        ("images", GOOD.images.float(), GOOD.labels, GOOD.domains),
-        ("images", GOOD.images[0], GOOD.labels, GOOD.domains),
-        ("labels", GOOD.images, GOOD.labels[:1], GOOD.domains),
-        ("labels", GOOD.images, GOOD.labels.int(), GOOD.domains),
-        ("labels", GOOD.images, -GOOD.labels, GOOD.domains),
-        ("domains", GOOD.images, GOOD.labels, GOOD.domains[:1]),
+        ("images", GOOD.x.float(), GOOD.labels, GOOD.domains),
+        ("images", GOOD.x[0], GOOD.labels, GOOD.domains),
+        ("labels", GOOD.x, GOOD.labels[:1], GOOD.domains),
+        ("labels", GOOD.x, GOOD.labels.int(), GOOD.domains),
+        ("labels", GOOD.x, -GOOD.labels, GOOD.domains),
+        ("domains", GOOD.x, GOOD.labels, GOOD.domains[:1]),
     ],
 )
 def test_samples_are_checked(word: str, images: torch.Tensor, labels: torch.Tensor, domains: torch.Tensor) -> None:
@@ -187,6 +188,6 @@ def test_federations_are_checked() -> None:
     with pytest.raises(UserError, match="from 0 to 1"):
         Federation((Client.of(GOOD, GOOD, own=torch.tensor([2])),), ("a", "b"))
     with pytest.raises(UserError, match="one per channel"):
-        Federation((replace(client, mean=(0.1, 0.2)),), ("a", "b"))
-    with pytest.raises(UserError, match="at least one image"):
+        Federation((replace(client, preparation=Preparation("pixels", (0.1, 0.2), (1.0, 1.0))),), ("a", "b"))
+    with pytest.raises(UserError, match="at least one sample"):
         Federation((replace(client, train=GOOD.take(torch.arange(0))),), ("a", "b"))

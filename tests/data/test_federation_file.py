@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from protofed.data import Federation, federate
 from protofed.data.build import drift_of, federation_of
 from protofed.data.federation_file import KIND, read_federation, write_federation
+from protofed.data.preparation import Preparation
 from protofed.data.samples import Samples
 from protofed.errors import UserError
 from protofed.experiment import Experiment
@@ -22,8 +23,11 @@ def whole() -> Federation:
     """With everything that one may have."""
     dataset = replace(toy(12, domains=2), novel=None)
     found = federate(dataset, PLAIN, 3, 0, 0.2)
-    novel = Samples.of(torch.zeros(4, *found.clients[0].train.images.shape[1:], dtype=torch.uint8), torch.arange(4))
-    clients = (*found.clients[:2], replace(found.clients[2], validation=None, mean=(0.1,), std=(1 / 3,)))
+    novel = Samples.of(torch.zeros(4, *found.clients[0].train.x.shape[1:], dtype=torch.uint8), torch.arange(4))
+    clients = (
+        *found.clients[:2],
+        replace(found.clients[2], validation=None, preparation=Preparation("pixels", (0.1,), (1 / 3,))),
+    )
     return replace(found, clients=clients, novel=novel)
 
 
@@ -43,7 +47,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
         assert same(mine.train, theirs.train)
         assert same(mine.validation, theirs.validation)
         assert torch.equal(mine.own, theirs.own)
-        assert (mine.mean, mine.std) == (theirs.mean, theirs.std)
+        assert mine.preparation == theirs.preparation
     assert len({id(client.pool) for client in read.clients}) == 1  # they are tested together
     assert same(read.clients[0].pool, written.clients[0].pool)
 
@@ -63,7 +67,7 @@ def test_a_federation_of_which_some_are_elsewhere_is_not_written(tmp_path: Path)
         (
             '{"clients": [{"train": 7, "pool": 0, "validation": null, "mean": [0], "std": [1]}],'
             ' "classes": ["a"], "domains": ["b"], "novel": null}',
-            "7/images",
+            "7/x",
         ),
         ("[[", "cannot be read as a federation"),
     ],

@@ -9,7 +9,7 @@ import torch
 
 from protofed.data import DATASETS, Dataset, Samples, describe, load
 from protofed.data.holdout import fifth_out, interleaved, places
-from protofed.data.samples import pixel_statistics
+from protofed.data.preparation import statistics
 from protofed.data.sources.files import Form, Source
 from tests.support.toy_data import samples
 
@@ -29,7 +29,7 @@ def test_every_fifth_of_a_class_and_domain_is_a_test_image() -> None:
         seen[pair] = seen.get(pair, 0) + 1
         (test if seen[pair] % 5 == 0 else train).append(row)
     parts = fifth_out(samples(LABELS, DOMAINS))
-    assert [part.images[:, 0, 0, 0].tolist() for part in parts] == [train, test]
+    assert [part.x[:, 0, 0, 0].tolist() for part in parts] == [train, test]
 
 
 def test_domains_and_classes_take_turns_as_long_as_they_last() -> None:
@@ -39,14 +39,14 @@ def test_domains_and_classes_take_turns_as_long_as_they_last() -> None:
     expected = []
     while any(queues.values()):
         expected += [queues[c, d].pop(0) for c in range(3) for d in range(2) if queues[c, d]]
-    assert interleaved(samples(LABELS, DOMAINS)).images[:, 0, 0, 0].tolist() == expected
+    assert interleaved(samples(LABELS, DOMAINS)).x[:, 0, 0, 0].tolist() == expected
 
 
 def test_statistics_of_pixels_are_exact() -> None:
     images = torch.randint(0, 256, (50, 3, 5, 7), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     images[:, 2] = 9
     pixels = images.double() / 255
-    mean, std = pixel_statistics(images)
+    mean, std = statistics(images, "pixels")
     assert mean == pytest.approx(pixels.mean((0, 2, 3)).tolist(), abs=1e-12)
     assert std == pytest.approx([*pixels[:, :2].std((0, 2, 3), correction=0).tolist(), 1.0], abs=1e-12)
 
@@ -69,12 +69,12 @@ def test_digit5_is_its_parts_in_colour_at_one_size(tmp_path: Path, monkeypatch: 
     dataset = load("digit5")
     assert dataset.domains == ("mnist", "usps", "svhn", "synth", "mnist-m")
     assert dataset.train.domains.bincount().tolist() == [10, 20, 30, 40, 50]
-    assert dataset.train.images.shape == (150, 3, 32, 32)
-    shades = dataset.train.images.flatten(1)
+    assert dataset.train.x.shape == (150, 3, 32, 32)
+    shades = dataset.train.x.flatten(1)
     assert torch.equal(shades.amin(1), shades.amax(1))
     assert torch.equal(shades[:, 0].long(), 50 * dataset.train.domains)
     assert load("digit5", None, 50).train.domains.bincount().tolist() == [10] * 5
-    assert load("digit5", image_size=8).test.images.shape == (50, 3, 8, 8)
+    assert load("digit5", image_size=8).test.x.shape == (50, 3, 8, 8)
     row = next(row for row in describe(None) if row["name"] == "digit5")
     assert (row["present"], row["train"], row["test"]) == (True, 150, 50)
     assert "usps: usps toys" in row["note"]

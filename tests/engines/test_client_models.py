@@ -16,6 +16,7 @@ from torch.testing import assert_close
 
 import protofed.engines.client_models as module
 from protofed.data import Client, Federation
+from protofed.data.preparation import Preparation
 from protofed.engines.client_models import Layout, Records, Store
 from protofed.errors import UserError
 from tests.support.nets import Plain, images, play
@@ -127,7 +128,13 @@ def test_many_clients_and_few_in_a_round_are_the_same_from_a_file(method: str, m
     pool = images(12, (1, 4, 4), 3, seed=1)
     data = images(8000, (1, 4, 4), 3, seed=0)
     clients = [
-        Client(data.take(torch.arange(4 * k, 4 * k + 4)), pool, torch.tensor([k % 12]), None, (0.5,), (0.3,))
+        Client(
+            data.take(torch.arange(4 * k, 4 * k + 4)),
+            pool,
+            torch.tensor([k % 12]),
+            None,
+            Preparation("pixels", (0.5,), (0.3,)),
+        )
         for k in range(2000)
     ]
     federation = Federation(tuple(clients), ("a", "b", "c"))

@@ -171,7 +171,7 @@ def test_engines_agree_on_mixed_architectures_and_inputs() -> None:
     runs = [new_run(replace(experiment, **setting), federation=data) for setting in settings]
     for run in runs:
         assert len(run.engine.groups) == 4  # 8x8: cnn-18 and cnn; 32x32: cnn and cnn-22
-        assert run.engine.groups[0].test.images.shape[1:] != run.engine.groups[-1].test.images.shape[1:]
+        assert run.engine.groups[0].test.x.shape[1:] != run.engine.groups[-1].test.x.shape[1:]
         run.play_round()
         run.play_round()
     assert_same_run(runs[0], runs[1])

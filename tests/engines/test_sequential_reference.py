@@ -39,7 +39,7 @@ class Federated:
             self.models.append(model)
         self.data = []
         for client in self.clients:
-            x = (client.train.images.double() / 255 - client.mean[0]) / client.std[0]
+            x = (client.train.x.double() / 255 - client.preparation.mean[0]) / client.preparation.std[0]
             self.data.append(Learner(x, client.train.labels, 0.05, 0.5, 1e-3))
 
     def state(self, k: int) -> State:

@@ -31,7 +31,7 @@ def two_domains() -> Federation:
         rows = (samples.labels < CLASSES).nonzero().flatten()[:number]
         domains = torch.arange(number) % 2
         taken = samples.take(rows)
-        pictures = torch.where(domains.view(-1, 1, 1, 1) == 1, 255 - taken.images, taken.images)
+        pictures = torch.where(domains.view(-1, 1, 1, 1) == 1, 255 - taken.x, taken.x)
         return Samples(pictures, taken.labels, domains)
 
     names = [str(c) for c in range(CLASSES)]
@@ -43,7 +43,7 @@ def two_domains() -> Federation:
     for k, client in enumerate(clients):
         keep = (client.train.labels != k).nonzero().flatten()
         own = client.own[client.pool.labels[client.own] != k]
-        fewer.append(Client(client.train.take(keep), client.pool, own, client.validation, client.mean, client.std))
+        fewer.append(Client(client.train.take(keep), client.pool, own, client.validation, client.preparation))
     return Federation(tuple(fewer), tuple(names), ("plain", "negative"))
 
 
@@ -65,7 +65,10 @@ def slow_scores(run: Run, model: str) -> dict[str, list[float]]:
         net.eval()
 
         def outputs(samples: Samples, net: Any = net, client: Client = client) -> tuple[Tensor, Tensor]:
-            answers = [net(((x.double() / 255 - client.mean[0]) / client.std[0]).unsqueeze(0)) for x in samples.images]
+            answers = [
+                net(((x.double() / 255 - client.preparation.mean[0]) / client.preparation.std[0]).unsqueeze(0))
+                for x in samples.x
+            ]
             return torch.cat([a.features for a in answers]).detach(), torch.cat([a.logits for a in answers]).detach()
 
         own_classes = set(client.train.labels.tolist())

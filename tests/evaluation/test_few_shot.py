@@ -115,7 +115,7 @@ def test_novel_classes_are_kept_out_of_training_and_tests() -> None:
         assert max(int(part.labels.max()) for part in (client.train, client.validation, client.pool)) == 5
     assert len(found.clients[0].pool) == int((whole.test.labels < 6).sum())
     assert found.novel is not None
-    assert torch.equal(found.novel.images, whole.test.images[whole.test.labels >= 6])
+    assert torch.equal(found.novel.x, whole.test.x[whole.test.labels >= 6])
     assert federation_of(small(novel=0)).novel is None
 
 
@@ -127,7 +127,7 @@ def test_the_averaged_model_plays_them_after_each_evaluated_round() -> None:
     group = run.engine.groups[0]
     group.module.load_state_dict(dict(run.broadcast.weights))
     with torch.no_grad():
-        features = group.module.eval()(group.pixels(run.federation.novel.images)).features
+        features = group.module.eval()(group.inputs(run.federation.novel.x)).features
     scores = Episodes(run.federation.novel, 3, 5, 20, seed=0).play(features)
     found = result.accuracy[name]
     assert found.last == pytest.approx(float(scores.mean()))
@@ -161,7 +161,7 @@ def test_a_federation_of_ones_own_may_have_novel_classes() -> None:
     run = new_run(small(novel=0), federation=data)
     assert "global/novel/3-way-5-shot" in run.play(None, Progress()).accuracy
     assert data.novel is not None
-    narrow = replace(data.novel, images=data.novel.images[..., :4])
+    narrow = replace(data.novel, x=data.novel.x[..., :4])
     with pytest.raises(UserError, match="novel"):
         replace(data, novel=narrow)
 

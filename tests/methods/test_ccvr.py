@@ -139,7 +139,7 @@ def test_a_whole_run_ends_with_the_received_body_and_a_retrained_head(engine: st
     for who in line.participants:
         client = federated.clients[who].train
         with torch.no_grad():
-            features = module(group.pixels(client.images)).features
+            features = module(group.inputs(client.x)).features
         for name, value in moments(features.unsqueeze(0), client.labels.unsqueeze(0), 6).items():
             sums.setdefault(name, []).append(value)
     server = Server(Broadcast(received), Clock(2, 3, seed=run.experiment.seed))

@@ -132,7 +132,7 @@ def test_a_whole_run_is_that_of_plain_loops(lam: float, engine: str) -> None:
     assert isinstance(group.module, Twin)
     module = deepcopy(group.module.average).double().requires_grad_()
     module.load_state_dict(part(group.own.initial, AVERAGE))
-    data = [Data(group.pixels(client.train.images), client.train.labels) for client in clients.clients]
+    data = [Data(group.inputs(client.train.x), client.train.labels) for client in clients.clients]
     average, personal = slow.play(module, data, rounds, [0.02 * 0.9**number for number in range(4)], lam)
     assert_close(part(run.broadcast.weights, AVERAGE), average, atol=1e-10, rtol=0)
     for name, value in part(group.own.take(range(3)), PERSONAL).items():

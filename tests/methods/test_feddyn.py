@@ -95,7 +95,7 @@ def test_a_whole_run_is_algorithm_1(alpha: float, momentum: float, engine: str) 
         rounds.append({who: [[int(r) for r in step if r >= 0] for step in plan] for who, plan in plans.items()})
     module = deepcopy(group.module).double()
     module.load_state_dict(group.own.initial)
-    data = [Data(group.pixels(client.train.images), client.train.labels) for client in clients.clients]
+    data = [Data(group.inputs(client.train.x), client.train.labels) for client in clients.clients]
     theta, h, own = slow.play(module, data, rounds, [0.02 * 0.9**number for number in range(4)], momentum, alpha)
     assert_close(dict(run.broadcast.weights), theta, atol=1e-9, rtol=0)
     assert_close(dict(run.broadcast.kept), h, atol=1e-9, rtol=0)

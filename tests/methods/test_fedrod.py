@@ -130,7 +130,7 @@ def test_private_heads_stay_and_own_answers_add_both(engine: str) -> None:
         group.module.load_state_dict({name: value[k] for name, value in mine.items()})
         group.module.eval()
         with torch.no_grad():
-            out = group.module(group.pixels(pool.images))
+            out = group.module(group.inputs(pool.x))
             both = out.logits + group.module.get_submodule("private_head")(out.features)
         hits = 100 * float((both.argmax(-1) == pool.labels).double().mean())
         assert accuracy["own/all/both-heads"][k] == pytest.approx(hits)

@@ -119,7 +119,7 @@ def test_a_whole_run_is_algorithm_1(method: Scaffold, momentum: float, engine: s
         rounds.append({who: [[int(r) for r in step if r >= 0] for step in plan] for who, plan in plans.items()})
     module = deepcopy(group.module).double()
     module.load_state_dict(group.own.initial)
-    data = [Data(group.pixels(client.train.images), client.train.labels) for client in clients.clients]
+    data = [Data(group.inputs(client.train.x), client.train.labels) for client in clients.clients]
     rates = [0.02 * 0.9**number for number in range(4)]
     rho = momentum if method.divisor == "momentum" else 0.0
     x, c, own = slow.play(module, data, rounds, rates, momentum, lambda k: fednova.norm(k, rho), method.server_lr)

@@ -21,6 +21,7 @@ from protofed.cli.encoder import encoder_of
 from protofed.data import Client, Federation, load
 from protofed.data.augmentation import IMAGENET
 from protofed.data.build import federation_of
+from protofed.data.preparation import Preparation
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.models import build
@@ -68,8 +69,11 @@ def test_features_are_those_of_the_trained_model_in_eval_mode(run: Run, encoder:
     client, module = run.federation.clients[0], run.engine.groups[0].module
     module.load_state_dict({name: value[0] for name, value in run.engine.groups[0].own.take([0]).items()})
     with torch.no_grad():
-        slow = [module.eval()(seen(image[None], client.mean, client.std)).features for image in client.pool.images[:20]]
-    found = encoder.features(client.pool.images[:20])
+        slow = [
+            module.eval()(seen(image[None], client.preparation.mean, client.preparation.std)).features
+            for image in client.pool.x[:20]
+        ]
+    found = encoder.features(client.pool.x[:20])
     assert found.shape == (20, 50, 1, 1)
     assert_close(found.flatten(1), torch.cat(slow), rtol=1e-4, atol=1e-5)
 
@@ -85,7 +89,7 @@ def test_the_card_says_what_it_is_and_how_good(run: Run, encoder: Encoder) -> No
 def test_a_file_holds_the_encoder(encoder: Encoder, file: Path) -> None:
     again = Encoder.read(file, CPU)
     assert again.card == encoder.card
-    images = load("digits").test.images
+    images = load("digits").test.x
     assert torch.equal(again.features(images), encoder.features(images))
     assert [path.name for path in file.parent.iterdir() if path.is_file()] == [file.name]  # and no draft
 
@@ -112,7 +116,7 @@ def test_images_of_other_sizes_and_colours_are_fitted() -> None:
 
 
 def test_features_are_computed_once(encoder: Encoder, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = load("digits").test.images[:30]
+    images = load("digits").test.x[:30]
     first = encoder.features(images)
     other = encoder.features(images.flip(0))
     assert len(list(cache.iterdir())) == 2
@@ -126,7 +130,7 @@ def test_features_are_computed_once(encoder: Encoder, cache: Path, monkeypatch: 
 
 @pytest.mark.parametrize("damage", ["truncated", "another's"])
 def test_a_damaged_cache_is_made_anew(encoder: Encoder, cache: Path, damage: str) -> None:
-    images = load("digits").test.images[:30]
+    images = load("digits").test.x[:30]
     first = encoder.features(images)
     (kept,) = cache.iterdir()
     if damage == "truncated":
@@ -142,7 +146,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(
 ) -> None:
     (tmp_path / "a-file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a-file"))
-    assert len(encoder.features(load("digits").test.images[:5])) == 5
+    assert len(encoder.features(load("digits").test.x[:5])) == 5
 
 
 def small(**settings: Any) -> Experiment:
@@ -158,13 +162,11 @@ def played(experiment: Experiment, federation: Federation | None = None) -> Run:
 
 def test_a_run_on_an_encoder_is_a_run_on_its_features(encoder: Encoder, file: Path) -> None:
     plain = federation_of(small(val_fraction=0.2))
-    pool = replace(plain.clients[0].pool, images=encoder.features(plain.clients[0].pool.images))
+    pool = replace(plain.clients[0].pool, x=encoder.features(plain.clients[0].pool.x))
     clients = []
     for client in plain.clients:
-        train, held = (
-            replace(part, images=encoder.features(part.images)) for part in (client.train, client.validation) if part
-        )
-        clients.append(Client(train, pool, client.own, held, (0.0,) * 50, (1.0,) * 50))
+        train, held = (replace(part, x=encoder.features(part.x)) for part in (client.train, client.validation) if part)
+        clients.append(Client(train, pool, client.own, held, Preparation()))
     by_hand = replace(plain, clients=tuple(clients))
     found = played(small(encoder=str(file), val_fraction=0.2))
     assert_same_run(found, played(small(), by_hand))
@@ -194,10 +196,10 @@ def test_public_images_become_features_too(file: Path) -> None:
 
 def test_features_of_ones_own_are_normalised_like_images() -> None:
     features = torch.randn(8, 5, 1, 1, generator=torch.Generator().manual_seed(1)) * 3 + 2
-    samples = replace(load("digits").train.take(torch.arange(8)), images=features)
+    samples = replace(load("digits").train.take(torch.arange(8)), x=features)
     client = Client.of(samples, samples)
     group = new_run(small(min_size=1), federation=Federation((client,), tuple("0123456789"))).engine.groups[0]
-    seen_by_model = group.pixels(features)
+    seen_by_model = group.inputs(features)
     assert_close(seen_by_model.mean(0), torch.zeros_like(seen_by_model[0]), atol=1e-6, rtol=0)
     assert_close(seen_by_model.std(0, correction=0), torch.ones_like(seen_by_model[0]), atol=1e-6, rtol=0)
 
@@ -233,7 +235,7 @@ def with_card(file: Path, **changes: Any) -> None:
         ({"model": "cnn-18"}, "missing, of another shape"),
         ({"image_size": 10**9}, "from 1 to 1024"),
         ({"image_size": 1024, "channels": 1024}, "at most"),  # an image of 4 GB
-        ({"model": "mlp", "image_size": 1024}, "for images of"),  # weights of 2 GB
+        ({"model": "mlp", "image_size": 1024}, "for samples of"),  # weights of 2 GB
         ({"image_size": "8"}, "type int"),
         ({"channels": 3}, "for each channel"),
         ({"mean": [float("nan")]}, "finite"),

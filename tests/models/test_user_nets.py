@@ -136,7 +136,7 @@ def test_training_keeps_them_tied_and_is_that_of_plain_torch(kind: type[nn.Modul
     group = run.engine.groups[0]
     module = build(kind, SHAPE, 6, 0).double()
     module.load_state_dict(group.own.initial)
-    x, y = group.pixels(group.clients[0].train.images), group.clients[0].train.labels
+    x, y = group.inputs(group.clients[0].train.x), group.clients[0].train.labels
     with step(torch.tensor(0)):
         torch.autograd.backward(F.cross_entropy(module(x).logits, y))
     with torch.no_grad():

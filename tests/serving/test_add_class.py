@@ -25,7 +25,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 def images_of(label: int, number: int) -> torch.Tensor:
     train = load("digits").train
-    return train.images[train.labels == label][:number]
+    return train.x[train.labels == label][:number]
 
 
 def test_the_new_class_is_found_and_the_old_ones_are_measured(exported: Exported, tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_the_new_class_is_found_and_the_old_ones_are_measured(exported: Exported
     again = protofed.load(tmp_path / "new")
     assert again.card.classes == [*"01234567", "nine"]
     test = load("digits").test
-    nines = again.predict(test.images[test.labels == 9])
+    nines = again.predict(test.x[test.labels == 9])
     assert nines.classes.count("nine") > len(nines) / 2
     assert {row["client"] for row in nines.rows() if row["class"] == "nine"} == {None}
 

@@ -71,7 +71,7 @@ def test_a_model_answers_as_its_client_did(tmp_path: Path) -> None:
     run.restore(folder)
     images, _ = digits(60)
     group = run.engine.groups[0]
-    features, logits = run.engine.forward(group, group.own.take([1]), group.pixels(images))
+    features, logits = run.engine.forward(group, group.own.take([1]), group.inputs(images))
     references = run.method.references(run.broadcast)
     assert references is not None
     by_rule = {"nearest": nearest_class(features, references)[0], "head": logits.argmax(-1)[0]}

@@ -113,7 +113,7 @@ def test_each_training_sample_is_left_out_once_with_its_class(exported: Exported
     expected = reference_folds(client.train.labels.tolist())
     assert [len(fold.pool) for fold in found] == list(map(len, expected))
     for fold, rows in zip(found, expected, strict=True):
-        assert torch.equal(fold.pool.images, client.train.images[rows])
+        assert torch.equal(fold.pool.x, client.train.x[rows])
         assert len(fold.train) + len(rows) == len(client.train)
     single = replace(client, train=client.train.take(torch.tensor([0])))
     assert list(folds(single)) == []

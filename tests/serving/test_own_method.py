@@ -119,7 +119,7 @@ def test_it_answers_as_the_run_did(place: Path, spec: str) -> None:
     images, _ = digits(30)
     group = run.engine.groups[0]
     averaged = {name: tensor.unsqueeze(0) for name, tensor in run.broadcast.weights.items()}
-    _, logits = run.engine.forward(group, averaged, group.pixels(images))
+    _, logits = run.engine.forward(group, averaged, group.inputs(images))
     torch.testing.assert_close(model.outputs(images)[1], logits[0])
     assert float(model.state["head.warmth"]) == pytest.approx(7, abs=1)  # where it began, and was trained
     assert float(model.state["head.warmth"]) != 7

@@ -29,9 +29,10 @@ SMALL: dict[str, Any] = {
 
 def accuracy(model: nn.Module, result_of: protofed.Client) -> float:
     """On a client's pool, as anybody would compute it."""
-    mean, std = (torch.tensor(part).view(-1, 1, 1) for part in (result_of.mean, result_of.std))
+    seen = result_of.preparation
+    mean, std = (torch.tensor(part).view(-1, 1, 1) for part in (seen.mean, seen.std))
     with torch.no_grad():
-        out = model((result_of.pool.images / 255 - mean) / std)
+        out = model((result_of.pool.x / 255 - mean) / std)
     assert isinstance(out, Output)
     return 100 * float((out.logits.argmax(1) == result_of.pool.labels).double().mean())
 
@@ -43,7 +44,7 @@ def test_the_models_are_those_that_were_tested(tmp_path: Path, engine: Any, in_m
     result = protofed.run("fedavg", engine=engine, out=out, **SMALL)
     assert list(result.models) == [0, 1, 2, "global"]
     dataset = load("digits", train_size=200)
-    client = protofed.Client(dataset.train, dataset.test, torch.tensor([0]), None, dataset.mean, dataset.std)
+    client = protofed.Client(dataset.train, dataset.test, torch.tensor([0]), None, dataset.preparation)
     assert accuracy(result.models["global"], client) == pytest.approx(result.accuracy["global/all/head"].last)
     own = result.accuracy["own/all/head"].per_client
     assert [accuracy(result.models[number], client) for number in range(3)] == pytest.approx(own)
@@ -53,7 +54,7 @@ def test_the_models_are_those_that_were_tested(tmp_path: Path, engine: Any, in_m
 
 def test_clients_that_see_their_pixels_differently_have_one_averaged_model() -> None:
     dataset = load("digits", train_size=200)
-    bright = protofed.Samples.of(dataset.train.images // 2, dataset.train.labels)
+    bright = protofed.Samples.of(dataset.train.x // 2, dataset.train.labels)
     clients = tuple(protofed.Client.of(train, dataset.test) for train in (dataset.train, bright))
     options = {name: value for name, value in SMALL.items() if name not in ("train_size", "clients")}
     result = protofed.run("fedavg", federation=protofed.Federation(clients, dataset.classes), **options)
@@ -70,7 +71,7 @@ def test_a_predictor_is_that_of_export_and_load(tmp_path: Path, method: str) -> 
     result = protofed.run(method, out=tmp_path / "run", **SMALL)
     export(RunFolder.open(tmp_path / "run")).write(tmp_path / "model")
     loaded = protofed.load(tmp_path / "model")
-    images = load("digits").test.images[:40]
+    images = load("digits").test.x[:40]
     memory = protofed.run(method, **SMALL)
     for made in (result.predictor(), memory.predictor()):
         assert made.card == loaded.card
@@ -85,7 +86,7 @@ def test_objects_live_as_long_as_the_result() -> None:
     result = protofed.run("fedavg", **{**SMALL, "model": net})
     del net
     assert len(result.models) == 4
-    assert result.predictor().predict(load("digits").test.images[:2], top=1).top.shape == (2, 1)
+    assert result.predictor().predict(load("digits").test.x[:2], top=1).top.shape == (2, 1)
 
 
 def test_a_result_is_sent_without_its_run() -> None:

@@ -34,13 +34,13 @@ def play(path: Path, experiment: Experiment, progress: Progress | None = None) -
 def digits(number: int = 20) -> tuple[Tensor, Tensor]:
     """Test images of the digits, and their labels."""
     test = load("digits").test
-    return test.images[:number], test.labels[:number]
+    return test.x[:number], test.labels[:number]
 
 
 def arrays(path: Path, first: int, last: int, labels: bool = True) -> Path:
     """Training images of the digits as an .npz."""
     train = load("digits").train
-    named = {"images": train.images[first:last].numpy()}
+    named = {"images": train.x[first:last].numpy()}
     if labels:
         named["labels"] = train.labels[first:last].numpy()
     np.savez(path, **named)  # type: ignore[arg-type]  # numpy's stub takes the names for options

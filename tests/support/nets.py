@@ -121,7 +121,7 @@ def federation(parts: Sequence[Part] = UNEQUAL, test: int = 90, classes: int = C
             rows.append(found[used[label] : used[label] + number])
             used[label] += number
         own = torch.isin(pool.labels, torch.tensor(list(part))).nonzero().flatten()
-        clients.append(Client(data.train.take(torch.cat(rows)), pool, own, None, data.mean, data.std))
+        clients.append(Client(data.train.take(torch.cat(rows)), pool, own, None, data.preparation))
     return Federation(tuple(clients), tuple(str(c) for c in range(classes)))
 
 

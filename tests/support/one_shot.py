@@ -89,7 +89,7 @@ def assert_a_run_is_that_of_all_data(name: str, engine: str, solve: Solve) -> No
     group.module.load_state_dict(group.own.initial)
     module, seen = group.module.eval(), set[int]()
     with torch.no_grad():
-        found = [module(group.pixels(client.train.images)).features.double().numpy() for client in clients.clients]
+        found = [module(group.inputs(client.train.x)).features.double().numpy() for client in clients.clients]
     for _ in range(3):
         seen |= set(run.play_round().participants)
         data = [(found[who], clients.clients[who].train.labels.numpy()) for who in sorted(seen)]

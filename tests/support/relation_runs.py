@@ -148,7 +148,7 @@ class ByHand:
         for k, client in enumerate(run.federation.clients):
             self.models.append(Norm((1, 8, 8), 6).double())
             self.models[k].load_state_dict(self.group.own.initial, strict=False)
-            self.x.append((client.train.images.double() / 255 - client.mean[0]) / client.std[0])
+            self.x.append((client.train.x.double() / 255 - client.preparation.mean[0]) / client.preparation.std[0])
             self.y.append(client.train.labels)
 
     def train(self, number: int, optimiser: Callable[..., torch.optim.Optimizer], loss: Callable[..., Tensor]) -> None:

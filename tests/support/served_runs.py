@@ -60,5 +60,5 @@ def played(method: Method, engine: str, rounds: int = 4) -> Played:
     group = run_of(method, engine, 0, Levels, **options).engine.groups[0]
     module = deepcopy(group.module).double()
     module.load_state_dict(group.own.initial)
-    data = [Data(group.pixels(client.train.images), client.train.labels) for client in clients.clients]
+    data = [Data(group.inputs(client.train.x), client.train.labels) for client in clients.clients]
     return Played(run, module, data, dict(group.own.initial))

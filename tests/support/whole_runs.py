@@ -108,7 +108,7 @@ def assert_rounds_are_those_of_plain_loops(
             rounds[-1][who] = [steps[phase * each : (phase + 1) * each] for phase in range(len(trains))]
     module = deepcopy(group.module).double()
     module.load_state_dict(group.own.initial)
-    data = [slow.Data(group.pixels(client.train.images), client.train.labels) for client in clients.clients]
+    data = [slow.Data(group.inputs(client.train.x), client.train.labels) for client in clients.clients]
     sizes = [float(len(client.train)) if by_samples else 1.0 for client in clients.clients]
     rates = [0.02 * 0.9**number for number in range(len(rounds))]
     turns = [who for line in rounds for who in line]

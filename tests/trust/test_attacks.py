@@ -95,14 +95,14 @@ def test_poisoned_data() -> None:
     assert ATTACKS["label-flip"]((0,), 0).poison(train, 10).labels.tolist() == [9, 8, 7, 0]
     marked = ATTACKS["backdoor"]((0,), 0).poison(train, 10)
     assert marked.labels.tolist() == [1, 1, 1, 9]
-    assert marked.images.flatten(1).sum(1).tolist() == [4 * 255, 0, 4 * 255, 0]
-    assert int(train.images.sum()) == 0  # others may hold the same tensor
+    assert marked.x.flatten(1).sum(1).tolist() == [4 * 255, 0, 4 * 255, 0]
+    assert int(train.x.sum()) == 0  # others may hold the same tensor
     assert triggered(torch.zeros(3, 28, 28)).sum() == 3 * 7 * 7 * 255
 
 
 def test_features_have_no_corner_to_mark() -> None:
     features = Samples.of(torch.zeros(2, 5, 1, 1), torch.tensor([0, 1]))
-    with pytest.raises(UserError, match="features"):
+    with pytest.raises(UserError, match="pictures"):
         ATTACKS["backdoor"]((0,), 0).poison(features, 2)
 
 

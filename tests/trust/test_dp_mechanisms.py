@@ -292,7 +292,7 @@ def test_the_gradient_of_each_sample_is_that_of_a_loop(method: str, model: str) 
     assert isinstance(engine, Sequential)
     turn = Turn(run.broadcast, Clock(1, 2, (0,), 3))
     trained = {name: value.detach().clone() for name, value in group.module.named_parameters()}
-    batch = Batch(group.pixels(group.images[:5]), group.labels[:5], torch.ones(5).bool())
+    batch = Batch(group.inputs(group.x[:5]), group.labels[:5], torch.ones(5).bool())
     found, losses = engine.gradients(group, trained, batch, torch.tensor(8), turn)
     for row, key in enumerate(step_keys(torch.tensor(8), 5)):
         weights = {name: value.clone().requires_grad_() for name, value in trained.items()}

@@ -92,13 +92,13 @@ def encoder_of(run: Run) -> Encoder:
     from protofed.models.encoder import Encoder, EncoderCard, in_encoder
 
     client, group, experiment = run.federation.clients[0], run.engine.groups[0], run.experiment
-    channels, side, _ = client.train.images.shape[1:]
+    channels, side, _ = client.train.x.shape[1:]
     card = EncoderCard(
         model=experiment.model,
         channels=channels,
         image_size=side,
-        mean=list(client.mean),
-        std=list(client.std),
+        mean=list(client.preparation.mean),
+        std=list(client.preparation.std),
         feature_size=group.module.feature_size,  # type: ignore[arg-type]  # every model has it: `adopt` sees to that
         source=experiment.dataset,
         accuracy=run.result(None).accuracy["own/all/head"].last,

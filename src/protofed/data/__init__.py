@@ -2,6 +2,7 @@
 
 from protofed.data.federation import Client, Federation, federate, join
 from protofed.data.loading import check_name, describe, load
+from protofed.data.preparation import Preparation, Shape
 from protofed.data.samples import Dataset, Samples
 from protofed.data.sources.catalogue import DATASETS
 from protofed.data.splits import SPLITS, Split
@@ -12,7 +13,9 @@ __all__ = [
     "Client",
     "Dataset",
     "Federation",
+    "Preparation",
     "Samples",
+    "Shape",
     "Split",
     "check_name",
     "describe",

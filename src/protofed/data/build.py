@@ -6,12 +6,16 @@ import dataclasses
 from pathlib import Path
 from typing import Protocol
 
+import torch
+from torch import Tensor
+
 from protofed.data.augmentation import IMAGENET
 from protofed.data.drift import Drift, gradual, sudden
 from protofed.data.federation import Federation, federate, join
 from protofed.data.federation_file import is_federation, named_federation
 from protofed.data.loading import load
-from protofed.data.samples import Dataset
+from protofed.data.preparation import Preparation
+from protofed.data.samples import Dataset, is_picture
 from protofed.data.splits import Split, check_split
 from protofed.errors import UserError
 from protofed.experiment import Experiment
@@ -34,7 +38,8 @@ def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = Non
     if is_federation(experiment.dataset):
         if encoder is not None:
             raise UserError("--encoder", experiment.encoder, "a federation of your own may hold features instead")
-        return named_federation(experiment.dataset).holding_out(experiment.val_fraction, experiment.seed)
+        own = named_federation(experiment.dataset).holding_out(experiment.val_fraction, experiment.seed)
+        return _prepared_clients(experiment, own)
     check_split(experiment.split)
     names = experiment.dataset.split("+")
     split = Split(
@@ -56,12 +61,59 @@ def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = Non
     for number, name in enumerate(names):
         share = (experiment.clients + len(names) - 1 - number) // len(names)
         dataset = dataset_of(experiment, name, experiment.train_size, encoder).keep_out(experiment.novel)
-        if experiment.normalise == "imagenet" or experiment.augment == "rethinkfl":
-            dataset = dataset.normalised(*IMAGENET)
+        how = "imagenet" if experiment.augment == "rethinkfl" else experiment.normalise
+        dataset = dataclasses.replace(dataset, preparation=_prepared(dataset.train.x, dataset.preparation, how))
         if encoder is not None:
             dataset = encoder.dataset(dataset)
+        check_augment(experiment, dataset.train.x)
         parts.append(federate(dataset, split, share, experiment.seed, experiment.val_fraction))
-    return parts[0] if len(parts) == 1 else join(parts)
+    federation = parts[0] if len(parts) == 1 else join(parts)
+    return _prepared_clients(experiment, federation) if experiment.normalise == "client" else federation
+
+
+def _prepared(x: Tensor, before: Preparation, how: str) -> Preparation:
+    """What happens to training samples [n, ...] and others of their kind, if it is to be done in another way."""
+    if how == "dataset":
+        return before
+    if how == "none":
+        return Preparation(tokens=before.tokens, masked=before.masked)
+    if how in ("pixels", "imagenet") and not is_picture(x):
+        raise UserError("--normalise", how, f"it is for pictures, and these samples are {x.dtype} {list(x.shape[1:])}")
+    if how == "pixels":
+        return Preparation("pixels", (0.0,) * x.shape[1], (1.0,) * x.shape[1])
+    if how == "imagenet":
+        if x.shape[1] != len(IMAGENET[0]):
+            raise UserError("--normalise", how, f"it is for {len(IMAGENET[0])} colours, and these have {x.shape[1]}")
+        return Preparation("pixels", *IMAGENET)
+    return Preparation.of(x, "pixels" if is_picture(x) else "standardise", before.masked)
+
+
+def _prepared_clients(experiment: Experiment, federation: Federation) -> Federation:
+    """The clients with statistics of their own, or of all of them, or without any."""
+    how, clients = experiment.normalise, federation.clients
+    check_augment(experiment, clients[0].train.x)
+    if how == "dataset":
+        return federation
+    if how == "all":
+        if len({client.train.x.shape[1:] for client in clients}) > 1:
+            raise UserError("--normalise", how, "the clients' samples differ in shape")
+        everything = torch.cat([client.train.x for client in clients])
+        common = _prepared(everything, clients[0].preparation, how)
+        return dataclasses.replace(
+            federation, clients=tuple(dataclasses.replace(client, preparation=common) for client in clients)
+        )
+    mine = [
+        dataclasses.replace(client, preparation=_prepared(client.train.x, client.preparation, how))
+        for client in clients
+    ]
+    return dataclasses.replace(federation, clients=tuple(mine))
+
+
+def check_augment(experiment: Experiment, x: Tensor) -> None:
+    """Refuse to crop and mirror what is no picture."""
+    if experiment.augment != "none" and not is_picture(x):
+        why = f"it crops and mirrors pictures, and these samples are {x.dtype} {list(x.shape[1:])}"
+        raise UserError("--augment", experiment.augment, why)
 
 
 def dataset_of(experiment: Experiment, name: str, train_size: int | None, encoder: FeatureExtractor | None) -> Dataset:

@@ -67,5 +67,5 @@ def _united(rows: Sequence[Tensor]) -> Tensor:
 
 
 def _joined(parts: Sequence[Samples]) -> Samples:
-    columns = ((part.images, part.labels, part.domains) for part in parts)
+    columns = ((part.x, part.labels, part.domains) for part in parts)
     return Samples(*(torch.cat(column) for column in zip(*columns, strict=True)))

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from protofed.data.samples import Dataset, Samples, check, pixel_statistics
+from protofed.data.encodings import Encoding
+from protofed.data.preparation import Preparation
+from protofed.data.samples import Dataset, Samples, check
 from protofed.data.splits import TESTED_BY_SHOTS, Split, cut, draw, group
 from protofed.errors import UserError, listed
 from protofed.internal.higher import ask
@@ -29,8 +31,7 @@ class Client:
         pool: the test samples of all classes; clients of one dataset share the same object.
         own: rows of the pool [m], int64: the test set with this client's own distribution.
         validation: samples held out of training; None without any.
-        mean: of each channel, of pixels scaled to 0..1.
-        std: likewise, above 0.
+        preparation: what happens to samples before a model sees them.
 
     Example:
         >>> import torch
@@ -46,24 +47,31 @@ class Client:
     pool: Samples
     own: Tensor
     validation: Samples | None
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    preparation: Preparation
 
     @classmethod
-    def of(cls, train: Samples, test: Samples, own: Tensor | None = None, validation: Samples | None = None) -> Client:
+    def of(
+        cls,
+        train: Samples,
+        test: Samples,
+        own: Tensor | None = None,
+        validation: Samples | None = None,
+        preparation: Preparation | None = None,
+    ) -> Client:
         """Make a client from its own data.
 
         Args:
-            train: the training samples; mean and std are those of their images.
+            train: the training samples.
             test: the test samples.
             own: rows of `test` with this client's own distribution [m]; all of them unless given.
             validation: samples held out of training.
+            preparation: that of `Preparation.of(train.x)`, with the client's own statistics, unless given.
 
         Returns:
             The client.
         """
         rows = torch.arange(len(test)) if own is None else own
-        return cls(train, test, rows, validation, *pixel_statistics(train.images))
+        return cls(train, test, rows, validation, preparation or Preparation.of(train.x))
 
     @property
     def domain(self) -> int | None:
@@ -78,7 +86,7 @@ class Client:
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Hold clients that agree on the names of classes and domains; image shapes may differ between them.
+    """Hold clients that agree on the names of classes and domains; the shapes of samples may differ between them.
 
     Args:
         clients: the clients.
@@ -87,6 +95,7 @@ class Federation:
         novel: samples of other classes, which nobody trains on, for few-shot episodes; None without any.
         numbers: who these clients are, where the others are elsewhere; None if all are here.
         size: how many clients there are in all then.
+        encoding: how records of a file became samples; see `Dataset`.
 
     Raises:
         UserError: there is no client, a number has no name, or `own` does not name rows of the pool.
@@ -107,6 +116,7 @@ class Federation:
     novel: Samples | None = None
     numbers: tuple[int, ...] | None = None
     size: int | None = None
+    encoding: Encoding | None = None
 
     def __repr__(self) -> str:
         samples = sum(len(client.train) for client in self.clients)
@@ -126,9 +136,9 @@ class Federation:
         for client in self.clients:
             for samples in (client.train, client.pool, client.validation):
                 if samples is not None:
-                    check(samples, self.classes, self.domains, client.mean, client.std)
-            if self.novel is not None and self.novel.images.shape[1:] != client.train.images.shape[1:]:
-                raise UserError("novel", list(self.novel.images.shape), "its images must be of the clients' shape")
+                    check(samples, self.classes, self.domains, client.preparation)
+            if self.novel is not None and self.novel.x.shape[1:] != client.train.x.shape[1:]:
+                raise UserError("novel", list(self.novel.x.shape), "its samples must be of the clients' shape")
             if not len(client.own) or not 0 <= int(client.own.min()) <= int(client.own.max()) < len(client.pool):
                 raise UserError("own", client.own.tolist(), f"give rows of the pool, from 0 to {len(client.pool) - 1}")
 
@@ -214,10 +224,10 @@ def federate(dataset: Dataset, split: Split, clients: int, seed: int, val_fracti
             held = torch.bincount(_cells(everything, dataset), minlength=number)
             own = _own(held, pool, scale, generator(seed, "own-test", k))
         if not len(own):
-            raise UserError("test set", dataset.name, f"it holds no image of the classes and domains of client {k}")
+            raise UserError("test set", dataset.name, f"it holds no sample of the classes and domains of client {k}")
         train, validation = _hold_out(everything, val_fraction, seed, k)
-        members.append(Client(train, dataset.test, own, validation, dataset.mean, dataset.std))
-    return Federation(tuple(members), dataset.classes, dataset.domains, dataset.novel)
+        members.append(Client(train, dataset.test, own, validation, dataset.preparation))
+    return Federation(tuple(members), dataset.classes, dataset.domains, dataset.novel, encoding=dataset.encoding)
 
 
 def _cells(samples: Samples, dataset: Dataset) -> Tensor:
@@ -276,4 +286,4 @@ def join(federations: Sequence[Federation]) -> Federation:
 
 
 def _renumber(samples: Samples, label: Tensor, domain: Tensor) -> Samples:
-    return Samples(samples.images, label[samples.labels], domain[samples.domains])
+    return Samples(samples.x, label[samples.labels], domain[samples.domains])

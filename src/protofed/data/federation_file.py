@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from protofed.data.encodings import decoded, encoded
 from protofed.data.federation import Client, Federation
+from protofed.data.preparation import Preparation
 from protofed.data.samples import Samples
 from protofed.errors import UserError
 from protofed.internal.atomic_files import write_file
@@ -23,7 +26,7 @@ KIND = "federation:"
 """Before the file's path, where an experiment names its dataset."""
 
 
-PARTS = ("images", "labels", "domains")
+PARTS = ("x", "labels", "domains")
 """Of samples."""
 
 
@@ -33,8 +36,7 @@ class Held(TypedDict):
     train: int
     pool: int
     validation: int | None
-    mean: list[float]
-    std: list[float]
+    preparation: dict[str, Any]
 
 
 class Contents(TypedDict):
@@ -44,6 +46,7 @@ class Contents(TypedDict):
     classes: list[str]
     domains: list[str]
     novel: int | None
+    encoding: NotRequired[dict[str, Any] | None]
 
 
 def is_federation(dataset: str) -> bool:
@@ -75,13 +78,14 @@ def write_federation(federation: Federation, path: Path) -> None:
     def held(client: Client) -> Held:
         validation = None if client.validation is None else number(client.validation)
         parts = {"train": number(client.train), "pool": number(client.pool), "validation": validation}
-        return cast(Held, parts | {"mean": list(client.mean), "std": list(client.std)})
+        return cast(Held, parts | {"preparation": asdict(client.preparation)})
 
     said: Contents = {
         "clients": [held(client) for client in federation.clients],
         "classes": list(federation.classes),
         "domains": list(federation.domains),
         "novel": None if federation.novel is None else number(federation.novel),
+        "encoding": encoded(federation.encoding),
     }
     tensors = {f"own/{place}": client.own.clone() for place, client in enumerate(federation.clients)}
     for place, one in samples.values():  # copies, as safetensors takes no memory that two tensors share
@@ -121,8 +125,9 @@ def _assembled(said: Any, tensors: dict[str, Tensor]) -> Federation:
         train, pool, validation = (some(held[part]) for part in ("train", "pool", "validation"))
         assert train is not None
         assert pool is not None
-        own, mean, std = tensors[f"own/{place}"], tuple(held["mean"]), tuple(held["std"])
+        own, preparation = tensors[f"own/{place}"], Preparation.from_json(held["preparation"])
         if own.dtype != torch.int64 or own.dim() != 1:
             raise UserError("own", f"{own.dtype} {list(own.shape)}", "give int64 [m]")
-        clients.append(Client(train, pool, own, validation, mean, std))
-    return Federation(tuple(clients), tuple(said["classes"]), tuple(said["domains"]), some(said["novel"]))
+        clients.append(Client(train, pool, own, validation, preparation))
+    names, encoding = (tuple(said["classes"]), tuple(said["domains"])), decoded(said.get("encoding"))
+    return Federation(tuple(clients), *names, some(said["novel"]), encoding=encoding)

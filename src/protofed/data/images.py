@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from protofed.data.samples import Dataset, Samples
+from protofed.data.samples import Dataset, Samples, is_picture
+from protofed.errors import UserError
 
 AT_ONCE = 1000
 """Images that are resized in one pass: as floats they take four times their memory."""
@@ -39,8 +40,10 @@ def resized(dataset: Dataset, side: int | None) -> Dataset:
     """The dataset with square images of another size, if one is given."""
     if side is None:
         return dataset
+    if not is_picture(dataset.train.x):
+        raise UserError("--image-size", side, f"{dataset.name} holds no pictures")
 
     def squared(samples: Samples) -> Samples:
-        return replace(samples, images=fit_bytes(samples.images, (samples.images.shape[1], side, side)))
+        return replace(samples, x=fit_bytes(samples.x, (samples.x.shape[1], side, side)))
 
     return replace(dataset, train=squared(dataset.train), test=squared(dataset.test))

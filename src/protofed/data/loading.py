@@ -43,7 +43,7 @@ def load(
     Example:
         >>> from protofed.data import load
         >>> dataset = load("digits", train_size=120)
-        >>> dataset.train.images.shape, len(dataset.test), len(dataset.classes)
+        >>> dataset.train.x.shape, len(dataset.test), len(dataset.classes)
         (torch.Size([120, 1, 8, 8]), 355, 10)
     """
     check_name(name)
@@ -120,7 +120,7 @@ def _together(name: str, source: Source, data_dir: Path | None, side: int | None
     def every(samples: list[Samples]) -> Samples:
         return interleaved(
             Samples(
-                torch.cat([part.images.expand(-1, 3, -1, -1) for part in samples]),
+                torch.cat([part.x.expand(-1, 3, -1, -1) for part in samples]),
                 torch.cat([part.labels for part in samples]),
                 torch.arange(len(samples)).repeat_interleave(torch.tensor([len(part) for part in samples])),
             )

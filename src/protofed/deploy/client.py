@@ -260,7 +260,7 @@ def hello(client: WarmClient, asked: Asked) -> Packet:
     here = client.federation(asked.facts["run"], asked.experiment)
     train = here.clients[0].train
     named = {"classes": here.classes, "domains": here.domains}
-    about = {"brings": client.owner.data is not None, "samples": len(train), "shape": list(train.images.shape[1:])}
+    about = {"brings": client.owner.data is not None, "samples": len(train), "shape": list(train.x.shape[1:])}
     return pack({"id": client.owner.id, **about, **named})
 
 

@@ -98,7 +98,7 @@ def _key(experiment: Experiment, group: Group, device: torch.device, clients: in
         torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     )
     numbers = sum(value.numel() for value in group.own.initial.values())
-    shape = "x".join(str(side) for side in group.images.shape[1:])
+    shape = "x".join(str(side) for side in group.x.shape[1:])
     work = (experiment.method, experiment.model, f"{numbers} numbers", shape, f"batch {experiment.batch_size}")
     tools = (f"{torch.get_num_threads()} threads", f"torch {torch.__version__}", experiment.precision)
     return ", ".join((machine, *tools, *work, f"{clients} clients"))

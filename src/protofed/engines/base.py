@@ -222,7 +222,7 @@ class Engine(ABC):
         group = self.groups[0]
         public = None
         if self.public is not None and self.method.uses_public:
-            public = group.pixels(fit(self.public, group.images.shape[1:]))
+            public = group.inputs(fit(self.public, group.shape), 0)
         return Server(previous, clock, self.net(group, {**group.own.initial, **previous.weights}), public)
 
     def schedule(self, group: Group, rows: Sequence[int], clock: Clock) -> Schedule:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from protofed.data.federation import Client, Federation
-from protofed.data.samples import unit
 from protofed.engines.client_models import Store, room
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast
@@ -102,11 +101,16 @@ class Group:
         self.device, self.dtype = device, dtype
         self.hold(clients)
         self.test = clients[0].pool
-        mean, std = (
-            torch.tensor(part, dtype=torch.float64).view(-1, 1, 1) for part in (clients[0].mean, clients[0].std)
-        )
-        one = unit(self.images)
-        self._middle, self._scale = ((one * mean).to(device, dtype), (1 / (one * std)).to(device, dtype))
+        preparations = [client.preparation for client in clients]
+        self.shape = preparations[0].shape(self.x)
+        """Of a sample, as models see it."""
+        self.personal = len(set(preparations)) > 1
+        """Whether clients have statistics of their own: each then sees the same sample in its own way."""
+        self._affine: tuple[Tensor, Tensor] | None = None
+        if preparations[0].kind != "none":
+            parts = [each.affine(len(self.shape)) for each in (preparations if self.personal else preparations[:1])]
+            middle, scale = (torch.stack(part).to(device, dtype) for part in zip(*parts, strict=True))
+            self._affine = (middle, scale) if self.personal else (middle[0], scale[0])
         kept = {name: value.to(device) for name, value in (memory or {}).items()}
         self.own = Store(self.module.state_dict(), len(clients), room, kept)
         """Each client's own model as it was last trained, and what it remembers."""
@@ -120,8 +124,9 @@ class Group:
         self.clients = tuple(clients)
         self.sizes = [len(client.train) for client in clients]
         self.begins = [0, *accumulate(self.sizes)][:-1]
-        self.images = torch.cat([client.train.images for client in clients]).to(self.device)
+        self.x = torch.cat([client.train.x for client in clients]).to(self.device)
         self.labels = torch.cat([client.train.labels for client in clients]).to(self.device)
+        self.owners = torch.arange(len(clients)).repeat_interleave(torch.tensor(self.sizes)).to(self.device)
         self.counts = torch.stack([client.counts(self.classes) for client in clients]).to(self.device)
 
     def images_at_once(self, models: int) -> int:
@@ -137,11 +142,31 @@ class Group:
 
     @cached_property
     def _per_image(self) -> int:
-        return bytes_per_image(self.module, self.pixels(self.images[0]))
+        return bytes_per_image(self.module, self.inputs(self.x[:1], 0)[0])
 
-    def pixels(self, images: Tensor) -> Tensor:
-        """What the model sees of images as they are stored."""
-        return (images.to(self.device) - self._middle) * self._scale
+    def inputs(self, x: Tensor, rows: int | Sequence[int] | Tensor = 0) -> Tensor:
+        """What models see of samples as they are stored.
+
+        Args:
+            x: samples [B, ...], or those of each client [clients, B, ...].
+            rows: whose models they are.
+
+        Returns:
+            The same shape; [clients, B, ...] for several clients with statistics of their own.
+        """
+        x = x.to(self.device)
+        if self._affine is None:
+            return x if self.shape.tokens else x.to(self.dtype)
+        middle, scale = self._affine
+        if self.personal:
+            where = rows if isinstance(rows, (int, Tensor)) else torch.tensor(rows, device=self.device)
+            middle, scale = middle[where], scale[where]
+            if not isinstance(rows, int):
+                middle, scale = middle.unsqueeze(1), scale.unsqueeze(1)
+        seen = (x - middle) * scale
+        if self.shape.masked:  # what pads a series stays 0
+            seen = seen * x.select(-2, -1).unsqueeze(-2)
+        return seen
 
     def start(self, rows: Sequence[int], turns: Turns) -> dict[str, Tensor]:
         """The weights a turn starts from, to be read only: the client's own, with what was received in their place."""
@@ -170,7 +195,9 @@ def group_clients(
     alike: dict[Hashable, list[int]] = {}
     for index, client in federation.members.items():
         spec = models[index * len(models) // total]
-        kind = (spec, client.train.images.shape[1:], client.mean, client.std, id(client.pool))
+        prepared = client.preparation
+        like = (client.train.x.shape[1:], client.train.x.dtype, prepared.kind, prepared.tokens, prepared.masked)
+        kind = (spec, like, id(client.pool))
         alike.setdefault(kind, []).append(index)
     dtype = torch.float64 if experiment.precision == "float64" else torch.float32
     anew: list[list[str]] = []
@@ -182,10 +209,10 @@ def group_clients(
     groups = []
     for members in alike.values():
         clients = [federation.members[index] for index in members]
-        channels, height, width = clients[0].train.images.shape[1:]
         spec = models[members[0] * len(models) // total]
         classes = len(federation.classes)
-        draw = partial(build, spec, (channels, height, width), classes, extend=extend)
+        shape = clients[0].preparation.shape(clients[0].train.x)
+        draw = partial(build, spec, shape, classes, extend=extend)
         share = room(device) * len(members) / total
         module = draw(key(experiment.seed, "weights")).to(device, dtype)
         memory = method.memory(module.state_dict(), classes)

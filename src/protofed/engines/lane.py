@@ -69,8 +69,8 @@ class LaneEngine(Engine):
     captures: bool  # whether steps are recorded as CUDA graphs
 
     @abstractmethod
-    def pixels(self, group: Group, chosen: Tensor, keys: Tensor | None = None) -> Tensor:
-        """What models see of the group's images `chosen`, [clients, B]; augmented with the keys of a training step."""
+    def inputs(self, group: Group, chosen: Tensor, keys: Tensor | None = None) -> Tensor:
+        """What models see of the group's samples `chosen`, [clients, B]; augmented with the keys of a training step."""
 
     @abstractmethod
     def cannot_capture(self, what: str, error: RuntimeError) -> None:
@@ -224,7 +224,7 @@ class Lane:
         index, keys = row[:, : kind.width], row[:, -1]
         real = index >= 0
         chosen = index if kind.full else index.clamp(min=0)
-        batch = Batch(self.engine.pixels(self.group, chosen, keys), self.group.labels[chosen], real)
+        batch = Batch(self.engine.inputs(self.group, chosen, keys), self.group.labels[chosen], real)
         loss, features = self._loss(learner, batch, keys, kind)
         torch.autograd.backward(loss.sum())  # given ones, torch would import sympy to compare their shape
         self.engine.clip(parameter.grad for parameter in learner.parameters.values())

@@ -233,7 +233,8 @@ class ExampleLevel(Privacy):
             key=one.key[0],
         )
         draws = generator("privacy", "images")
-        x = torch.randn(6, *group.images.shape[1:], dtype=group.dtype, generator=draws)
+        x = group.shape.example(6)
+        x = x if group.shape.tokens else torch.randn(x.shape, dtype=group.dtype, generator=draws)
         y = torch.arange(6) % min(2, trained.classes)
 
         def lost(some: slice, turn: Turn = turn) -> Tensor:

@@ -79,4 +79,4 @@ class PublicPhase:
     def _views(self, number: int) -> list[Tensor]:
         """A batch as the models of each group see it."""
         images = self.public[self.batches[number]]
-        return [group.pixels(fit(images, group.images.shape[1:])) for group, _ in self.present]
+        return [group.inputs(fit(images, group.shape), 0) for group, _ in self.present]

@@ -70,7 +70,7 @@ def _rehearse(kind: type[Engine], method: Method, federation: Federation, groups
         uploads = engine.round(who, broadcast, clock).uploads
         broadcast = method.aggregate(uploads, engine.server(broadcast, clock))
     for group in stand_ins:
-        engine.forward(group, group.own.take([0, 1]), group.pixels(group.images[:2]))
+        engine.forward(group, group.own.take([0, 1]), group.inputs(group.x[:2], [0, 1]))
 
 
 def _two(group: Group) -> list[Client]:

@@ -91,8 +91,8 @@ class Sequential(Engine):
             for now in range(int(batches.each) * first, int(batches.each) * last):
                 chosen = batches.rows[0, now]
                 chosen = (chosen[chosen >= 0] + group.begins[row]).to(self.device)
-                images = augmented(group.images[chosen], keys[now], self.experiment.augment)
-                batch = Batch(group.pixels(images), group.labels[chosen], torch.ones_like(chosen).bool())
+                x = group.inputs(augmented(group.x[chosen], keys[now], self.experiment.augment), row)
+                batch = Batch(x, group.labels[chosen], torch.ones_like(chosen).bool())
                 turn = turns.turn(turns.personal, for_draws(keys[now]), number)
                 optimiser.zero_grad()
                 if self.private:
@@ -129,7 +129,9 @@ class Sequential(Engine):
     ) -> tuple[dict[str, Tensor], Tensor]:
         """The gradient of every sample by itself, [B, ...], and what each lost."""
         if not len(batch.y):
-            return {name: value.new_zeros(0, *value.shape) for name, value in trained.items()}, batch.x.new_zeros(0)
+            return {name: value.new_zeros(0, *value.shape) for name, value in trained.items()}, next(
+                iter(trained.values())
+            ).new_zeros(0)
         fixed = {name: value for name, value in group.module.state_dict().items() if name not in trained}
 
         def lost(trained: Mapping[str, Tensor], x: Tensor, y: Tensor, key: Tensor) -> Tensor:
@@ -203,7 +205,9 @@ class Sequential(Engine):
     def forward(self, group: Group, states: State, x: Tensor) -> tuple[Tensor, Tensor]:
         """One model after the other."""
         outputs = [
-            self.net(group, {name: value[position] for name, value in states.items()})(x, train=False)
+            self.net(group, {name: value[position] for name, value in states.items()})(
+                of_model(group, x, position), train=False
+            )
             for position in range(len(next(iter(states.values()))))
         ]
         return torch.stack([out.features for out in outputs]), torch.stack([out.logits for out in outputs])
@@ -213,7 +217,8 @@ class Sequential(Engine):
         """One client after the other."""
         found = []
         for position in range(len(turns.personal.taken)):
-            out = self.net(group, {name: value[position] for name, value in states.items()})(x, train=False)
+            mine = {name: value[position] for name, value in states.items()}
+            out = self.net(group, mine)(of_model(group, x, position), train=False)
             turn = turns.turn(turns.personal.rows(position), torch.tensor(0, device=self.device))
             found.append(self.method.answer(out, turn))
         return torch.stack(found)
@@ -225,10 +230,15 @@ class Sequential(Engine):
         for position, row in enumerate(rows):
             model = self.net(group, {name: value[position] for name, value in states.items()})
             mine = slice(group.begins[row], group.begins[row] + group.sizes[row])
-            chunks = torch.split(group.images[mine], EVAL_BATCH)
-            features.append(torch.cat([model(group.pixels(chunk), train=False).features for chunk in chunks]))
+            chunks = torch.split(group.x[mine], EVAL_BATCH)
+            features.append(torch.cat([model(group.inputs(chunk, row), train=False).features for chunk in chunks]))
             labels.append(group.labels[mine])
         return pad_sequence(features, batch_first=True), pad_sequence(labels, batch_first=True, padding_value=-1)
+
+
+def of_model(group: Group, x: Tensor, position: int) -> Tensor:
+    """What one of several models sees: samples [B, ...] that all see alike, or its own of [models, B, ...]."""
+    return x[position] if group.personal else x
 
 
 def _only(features: Tensor, labels: Tensor, row: int) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -32,6 +33,8 @@ LANES = 8
 """On a GPU so many lanes run beside each other, where a lane takes fewer clients than a round has."""
 RECORDINGS = 16
 """So many passes without gradients are kept, each for the shapes of its inputs."""
+PICTURES = 5
+"""Axes of the pictures of several clients: [clients, B, channels, height, width]."""
 FORMS = 4
 """For so many forms of what clients receive lanes are kept: the first round's differs, and more prototypes may come."""
 
@@ -153,20 +156,23 @@ class Stacked(LaneEngine):
         why = str(error).splitlines()[0]
         warnings.warn(f"{what} cannot be captured ({why}); it runs uncaptured, slower", stacklevel=3)
 
-    def pixels(self, group: Group, chosen: Tensor, keys: Tensor | None = None) -> Tensor:
-        """What models see of the group's images `chosen`, [clients, B], in the layout that convolutions are fast in.
+    def inputs(self, group: Group, chosen: Tensor, keys: Tensor | None = None) -> Tensor:
+        """What models see of the group's samples `chosen`, [clients, B], in the layout that convolutions are fast in.
 
-        With the keys of a training step they are augmented.
+        With the keys of a training step pictures are augmented.
         """
-        images = group.images[chosen]
+        x = group.x[chosen]
+        rows = group.owners[chosen[:, 0]]
         if keys is not None:
-            images = augmented(images, keys, self.experiment.augment)
+            x = augmented(x, keys, self.experiment.augment)
+        if x.dim() != PICTURES:
+            return group.inputs(x, rows)
         if len(chosen) == 1:  # one client: channels last
-            return group.pixels(images[0].contiguous(memory_format=torch.channels_last)).unsqueeze(0)
+            return group.inputs(x[0].contiguous(memory_format=torch.channels_last).unsqueeze(0), rows)
         if self.device.type == "cuda":
-            return group.pixels(images)
+            return group.inputs(x, rows)
         # Clients and channels side by side in memory: a grouped convolution on a CPU is 2 to 3 times as fast so.
-        return group.pixels(images.permute(1, 3, 4, 0, 2).contiguous().permute(3, 0, 4, 1, 2))
+        return group.inputs(x.permute(1, 3, 4, 0, 2).contiguous().permute(3, 0, 4, 1, 2), rows)
 
     def step_on(
         self, group: Group, states: State, loss: Callable[[Net], Tensor], keys: Tensor, clock: Clock
@@ -198,6 +204,9 @@ class Stacked(LaneEngine):
         for first in range(0, clients, self.width or clients):
             some = slice(first, first + (self.width or clients))
             mine = {name: value[some] for name, value in states.items()}
+            if group.personal:
+                parts.append(self._replayed("forward", group, partial(for_all_clients, one_client), mine, x[some]))
+                continue
             parts.append(
                 self._replayed("forward", group, lambda s, x: for_all_clients(one_client, s, shared=(x,)), mine, x)
             )
@@ -212,7 +221,8 @@ class Stacked(LaneEngine):
         def one_client(state: State, personal: Personal, x: Tensor) -> Tensor:
             return self.method.answer(self.net(group, state)(x, train=False), turns.turn(personal, key))
 
-        made: Tensor = for_all_clients(one_client, states, turns.personal, shared=(x,))
+        seen = (x,) if group.personal else ()
+        made: Tensor = for_all_clients(one_client, states, turns.personal, *seen, shared=() if seen else (x,))
         return made
 
     @torch.no_grad()
@@ -225,7 +235,7 @@ class Stacked(LaneEngine):
             return self.net(group, state)(x, train=False).features
 
         def features_of(state: State, chosen: Tensor) -> Tensor:
-            made: Tensor = for_all_clients(one_client, state, self.pixels(group, chosen))
+            made: Tensor = for_all_clients(one_client, state, self.inputs(group, chosen))
             return made
 
         size = cast(int, group.module.feature_size)

@@ -86,7 +86,7 @@ class TestPool:
 
     def __init__(self, group: Group, federation: Federation, by_domain: bool) -> None:
         device, clients = group.device, group.clients
-        self.images, self.labels = group.test.images.to(device), group.test.labels.to(device)
+        self.x, self.labels = group.test.x.to(device), group.test.labels.to(device)
         sizes = torch.tensor([len(client.own) for client in clients])
         self._ends = [0, *sizes.cumsum(0).tolist()]
         self._owner = torch.arange(len(clients)).repeat_interleave(sizes).to(device)
@@ -140,7 +140,7 @@ class Evaluator:
         for number, (group, pool) in enumerate(zip(self.engine.groups, self.pools, strict=True)):
             sent = sent_to(self.engine.method, group, broadcast)
             mine = slice((ranks.number - number) % ranks.count, None, ranks.count)
-            shared = "global" if len(sent) == 1 else None  # one averaged model of all clients: it is asked once
+            shared = "global" if len(sent) == 1 and not group.personal else None  # one model of all: it is asked once
             seen: list[Outputs] = []
             novel: Tensor | None = None
             for rows in list(_parts(self.engine, group))[mine]:
@@ -149,7 +149,7 @@ class Evaluator:
                 if self.episodes is not None:
                     model = "global" if "global" in models else "own"
                     if novel is None or model != shared:
-                        novel = self._play(self.episodes, group, models[model])
+                        novel = self._play(self.episodes, group, rows, models[model])
                     scores = novel.expand(len(members), -1)
                     played.setdefault(f"{model}/novel/{self.episodes.rule}", []).append((members, scores))
                 for model, states in models.items():
@@ -157,12 +157,12 @@ class Evaluator:
                     if references is None and model == "own":
                         prototypes = class_means(*self.engine.embed(group, rows, states), self.classes)
                     choosing = 1 if prototypes is None else len(rows)
-                    outputs: Iterable[Outputs] = self._outputs(group, states, pool.images, pool.labels, choosing)
+                    outputs: Iterable[Outputs] = self._outputs(group, rows, states, pool.x, pool.labels, choosing)
                     if model == shared:
                         outputs = seen = seen or list(outputs)
                     asked = _hits(outputs, prototypes, view.classes)
                     own_rule = self.rule if model == "own" else ""
-                    asked |= self._answered(own_rule, group, rows, states, broadcast, pool.images, pool.labels)
+                    asked |= self._answered(own_rule, group, rows, states, broadcast, pool.x, pool.labels)
                     for rule, hits in asked.items():
                         for test in ["own"] if rule == "nearest-own" else view.tests:
                             scores = 100 * (hits & view.tests[test]).sum(1).double() / view.tests[test].sum(1)
@@ -206,12 +206,12 @@ class Evaluator:
         return Evaluation(per_client, per_domain, diagnostic=marked)
 
     def _outputs(
-        self, group: Group, states: State, images: Tensor, labels: Tensor, clients: int = 1
+        self, group: Group, rows: Sequence[int], states: State, samples: Tensor, labels: Tensor, clients: int = 1
     ) -> Iterator[Outputs]:
-        """What models make of images, as many at a time as they, or so many clients' choices, leave room for."""
+        """What models make of samples, as many at a time as they, or so many clients' choices, leave room for."""
         step = group.images_at_once(max(len(next(iter(states.values()))), clients))
-        for x, y in zip(torch.split(images, step), torch.split(labels, step), strict=True):
-            yield Outputs(*self.engine.forward(group, states, group.pixels(x)), y)
+        for x, y in zip(torch.split(samples, step), torch.split(labels, step), strict=True):
+            yield Outputs(*self.engine.forward(group, states, group.inputs(x, rows)), y)
 
     def _answered(
         self,
@@ -220,7 +220,7 @@ class Evaluator:
         rows: Sequence[int],
         states: State,
         broadcast: Broadcast,
-        images: Tensor,
+        samples: Tensor,
         labels: Tensor,
     ) -> dict[str, Tensor]:
         """Which images are classified correctly by the method's own rule, if it has one: [clients, images]."""
@@ -228,17 +228,20 @@ class Evaluator:
             return {}
         turns = self.engine.turns_after(group, rows, broadcast)
         step = group.images_at_once(len(rows))
-        chunks = zip(torch.split(images, step), torch.split(labels, step), strict=True)
-        hits = [self.engine.answers(group, states, turns, group.pixels(x)).argmax(-1) == y for x, y in chunks]
+        chunks = zip(torch.split(samples, step), torch.split(labels, step), strict=True)
+        hits = [self.engine.answers(group, states, turns, group.inputs(x, rows)).argmax(-1) == y for x, y in chunks]
         return {rule: torch.cat(hits, 1)}
 
-    def _play(self, episodes: Episodes, group: Group, states: State) -> Tensor:
+    def _play(self, episodes: Episodes, group: Group, rows: Sequence[int], states: State) -> Tensor:
         """How each model fares in every episode: [models, episodes]."""
         scores = []
-        for row in range(len(next(iter(states.values())))):  # features of many models at once would be large
-            state = {name: value[row : row + 1] for name, value in states.items()}
-            chunks = torch.split(episodes.images, group.images_at_once(1))
-            features = [self.engine.forward(group, state, group.pixels(x))[0].squeeze(0) for x in chunks]
+        for place in range(len(next(iter(states.values())))):  # features of many models at once would be large
+            state = {name: value[place : place + 1] for name, value in states.items()}
+            chunks = torch.split(episodes.x, group.images_at_once(1))
+            features = [
+                self.engine.forward(group, state, group.inputs(x, rows[place : place + 1]))[0].squeeze(0)
+                for x in chunks
+            ]
             scores.append(episodes.play(torch.cat(features)))
         return torch.stack(scores)
 
@@ -264,9 +267,9 @@ class Evaluator:
             held_out = group.clients[row].validation
             assert held_out is not None  # all have some
             labels = held_out.labels.to(group.device)
-            outputs = self._outputs(group, state, held_out.images, labels)
+            outputs = self._outputs(group, [row], state, held_out.x, labels)
             asked = _hits(outputs, local, view.classes[mine])
-            asked |= self._answered(own_rule, group, [row], state, broadcast, held_out.images, labels)
+            asked |= self._answered(own_rule, group, [row], state, broadcast, held_out.x, labels)
             for rule, hits in asked.items():
                 scores.setdefault(rule, []).append(100 * hits.double().mean())
         return {rule: torch.stack(values) for rule, values in scores.items()}
@@ -341,6 +344,10 @@ def models_of(method: Method, group: Group, rows: range, sent: Sequence[Broadcas
     known = [state for state in whole if state is not None]
     if known and len(known) == len(whole):
         models["global"] = {name: torch.stack([state[name] for state in known]) for name in group.own.initial}
+        if group.personal and len(known) == 1:  # each client sees samples in its own way
+            models["global"] = {
+                name: value.expand(len(rows), *value.shape[1:]) for name, value in models["global"].items()
+            }
     return models
 
 

@@ -19,8 +19,8 @@ def backdoor_rate(engine: Engine, broadcast: Broadcast, attack: Attack) -> float
     for group in engine.groups:
         rows = [row for row, member in enumerate(group.members) if member not in attack.who]
         others = (group.test.labels != TO).nonzero().squeeze(1)[:TRIED]
-        x = group.pixels(triggered(group.test.images[others]))
         for row in rows:
+            x = group.inputs(triggered(group.test.x[others]), [row])
             own = {name: broadcast.weights.get(name, value[0]) for name, value in group.own.take([row]).items()}
             logits = engine.forward(group, {name: value.unsqueeze(0) for name, value in own.items()}, x)[1]
             found, seen = found + int((logits.argmax(-1) == TO).sum()), seen + len(others)

@@ -22,7 +22,7 @@ class Episodes:
 
     def __init__(self, novel: Samples, ways: int, shots: int, number: int, seed: int) -> None:
         """The same seed draws the same episodes, for every model and after every round."""
-        self.images, self.shots = novel.images, shots
+        self.x, self.shots = novel.x, shots
         self.rule = f"{ways}-way-{shots}-shot"
         self.rows = draw(novel.labels, ways, shots, number, generator(seed, "episodes"))
 

@@ -160,7 +160,7 @@ def _view(
     means = class_means(*engine.embed(group, [row], state), classes)
     rows = torch.arange(len(group.test.labels)) if test == "all" else group.clients[row].own
     rows = rows[torch.randperm(len(rows), generator=draws)[:IMAGES]]
-    images = group.pixels(group.test.images[rows])
+    images = group.inputs(group.test.x[rows], [row])
     features, logits = engine.forward(group, state, images)
     answer = logits.argmax(-1)
     if rule == engine.method.rule:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from protofed.data.preparation import Shape
 from protofed.errors import UserError, unknown
 from protofed.internal.plugins import is_code, load_code, name_of
 from protofed.models.cnn import Cnn, ProtoNet
@@ -22,14 +23,14 @@ from protofed.models.user import adopt, swap_layers
 
 __all__ = ["MODELS", "Factory", "ModelSpec", "Output", "adopt", "build", "check_size", "factory_of", "parameter_count"]
 
-Shape = tuple[int, int, int]
-Factory = Callable[[Shape, int], nn.Module]
+Factory = Callable[[Any, int], nn.Module]
+"""Makes a model for samples of a `Shape`, which is a tuple, and so many classes."""
 ModelSpec = str | Factory
 
 MNIST, FEMNIST, CIFAR = (1, 28, 28), (1, 128, 128), (3, 32, 32)
 
 # name -> (factory, what it is, the input of its paper)
-MODELS: dict[str, tuple[Factory, str, Shape]] = {
+MODELS: dict[str, tuple[Factory, str, tuple[int, ...]]] = {
     "mlp": (Mlp, "MP-FedCL's MLP: 512-512 encoder, 256-d feature", MNIST),
     "head": (partial(Mlp, widths=()), "MP-FedCL's 256-d MLP on ready-made features", (512, 1, 1)),
     "linear": (Linear, "a linear classifier on ready-made features, which stay as they are", (512, 1, 1)),
@@ -60,7 +61,7 @@ MODELS: dict[str, tuple[Factory, str, Shape]] = {
 
 def build(
     spec: ModelSpec,
-    shape: tuple[int, int, int],
+    shape: Sequence[int],
     classes: int,
     generator_key: int,
     extend: Callable[[nn.Module, int], nn.Module] | None = None,
@@ -70,17 +71,18 @@ def build(
     The same key gives the same weights, and torch's global generator is left as it was. `extend` may add to the model.
     """
     factory = factory_of(spec) if isinstance(spec, str) else spec
+    known = Shape.of(shape)
     label = spec if isinstance(spec, str) else getattr(spec, "__name__", repr(spec))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(generator_key)  # torch.manual_seed would reseed the GPUs too
         try:
-            module = factory(shape, classes)
+            module = factory(known, classes)
         except Exception as error:
-            why = f"its constructor, called with ({shape}, {classes}), raised {type(error).__name__}: {error}"
+            why = f"its constructor, called with ({tuple(shape)}, {classes}), raised {type(error).__name__}: {error}"
             raise UserError("--model", label, why) from error
         if not isinstance(module, nn.Module):
             raise UserError("--model", label, f"it must make an nn.Module, not {type(module).__name__}")
-        module = adopt(module, shape, classes)
+        module = adopt(module, known, classes)
         if extend is None:
             return module
         module = extend(module, classes)
@@ -108,7 +110,7 @@ def named_model(model: ModelSpec) -> str:
     return name_of(model, getattr(model, "__name__", type(model).__name__))
 
 
-def check_size(name: str, shape: Shape, classes: int, state: Mapping[str, torch.Tensor]) -> None:
+def check_size(name: str, shape: Sequence[int], classes: int, state: Mapping[str, torch.Tensor]) -> None:
     """Raise if a model of MODELS has more weights than a file brings, before there is room made for them."""
     with torch.device("meta"):  # shapes alone
         module = MODELS[name][0](shape, classes)
@@ -117,7 +119,7 @@ def check_size(name: str, shape: Shape, classes: int, state: Mapping[str, torch.
         for tensors in (module.state_dict(), state)
     )
     if needed > given:
-        raise UserError("tensors", f"{given} numbers", f"{name} for images of {shape} has {needed}")
+        raise UserError("tensors", f"{given} numbers", f"{name} for samples of {tuple(shape)} has {needed}")
 
 
 def parameter_count(module: nn.Module) -> int:

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from protofed.data.augmentation import IMAGENET
 from protofed.data.images import fit
-from protofed.data.samples import Dataset, Samples, check_shape, check_statistics
+from protofed.data.preparation import Preparation, check_statistics
+from protofed.data.samples import Dataset, Samples, check_shape
 from protofed.data.sources.pickles import look_through
 from protofed.errors import UserError, missing_value, unknown
 from protofed.internal.atomic_files import cache_folder, write_file
@@ -118,13 +119,12 @@ class Encoder:
 
     def dataset(self, dataset: Dataset) -> Dataset:
         """The dataset with features in the place of images."""
-        size = self.card.feature_size
         novel = None if dataset.novel is None else self._samples(dataset.novel)
         train, test = (self._samples(part) for part in (dataset.train, dataset.test))
-        return replace(dataset, train=train, test=test, novel=novel, mean=(0.0,) * size, std=(1.0,) * size)
+        return replace(dataset, train=train, test=test, novel=novel, preparation=Preparation())
 
     def _samples(self, samples: Samples) -> Samples:
-        return replace(samples, images=self.features(samples.images))
+        return replace(samples, x=self.features(samples.x))
 
     def features(self, images: Tensor) -> Tensor:
         """Features [n, d, 1, 1] of uint8 images [n, c, h, w], computed or from the disk."""

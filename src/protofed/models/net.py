@@ -43,7 +43,7 @@ class Net:
         with torch.autocast(x.device.type, self.low, enabled=self.low is not None, cache_enabled=False):
             out = cast(Output, self.module(x, **options) if state is None else call(self.module, state, x, **options))
         if self.low is not None:
-            out = out._replace(features=out.features.to(x.dtype), logits=out.logits.to(x.dtype))
+            out = out._replace(features=out.features.float(), logits=out.logits.float())
         if train:
             self.features = out.features
         return out

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from protofed.data.preparation import Shape
 from protofed.errors import UserError
 from protofed.models.attention import Attention
 from protofed.models.layers import BatchNorm, Dropout, Dropout2d, step
@@ -25,7 +26,7 @@ DROPOUTS: dict[type[nn.Module], type[Dropout]] = {
 HANDLED = "nn.Dropout, 1d and 2d, and those of nn.MultiheadAttention"
 
 
-def adopt(module: nn.Module, shape: tuple[int, int, int], classes: int) -> nn.Module:
+def adopt(module: nn.Module, shape: Sequence[int], classes: int) -> nn.Module:
     """Make a module usable in every engine: it returns Output, has `head` and `feature_size`, and uses our layers.
 
     BatchNorm, Dropout and attention with dropout are swapped for ours. A module that returns logits is cut before its
@@ -33,7 +34,7 @@ def adopt(module: nn.Module, shape: tuple[int, int, int], classes: int) -> nn.Mo
     classifier is called `head`; otherwise it too becomes `body` and `head`.
     """
     swap_layers(module)
-    x = torch.linspace(-1, 1, 2 * torch.Size(shape).numel()).view(2, *shape)
+    x = Shape.of(shape).example(2)
     module.eval()
     with torch.no_grad():
         module = _returning_output(module, x)
@@ -174,9 +175,9 @@ def _as_output(_module: nn.Module, _args: Any, result: tuple[Tensor, Tensor]) ->
 
 def _check_output(module: nn.Module, out: Output, classes: int) -> None:
     if out.logits.shape != (2, classes):
-        raise _refusal(module, f"for 2 images its logits have shape {tuple(out.logits.shape)}, not (2, {classes})")
+        raise _refusal(module, f"for 2 samples its logits have shape {tuple(out.logits.shape)}, not (2, {classes})")
     if out.features.dim() != 2 or len(out.features) != 2:
-        raise _refusal(module, f"for 2 images its features have shape {tuple(out.features.shape)}, not (2, D)")
+        raise _refusal(module, f"for 2 samples its features have shape {tuple(out.features.shape)}, not (2, D)")
 
 
 def _check_training(module: nn.Module, x: Tensor) -> None:

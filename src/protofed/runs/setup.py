@@ -129,7 +129,7 @@ def _public_images(experiment: Experiment, method: Method, encoder: Encoder | No
         return None
     if experiment.public is None:
         raise missing_value("--public", f"{method.name} needs a public dataset, such as digit-domains")
-    images = dataset_of(experiment, experiment.public, None, encoder).train.images
+    images = dataset_of(experiment, experiment.public, None, encoder).train.x
     images = images if exchange is None else images[: exchange.public_images]
     return images if encoder is None else encoder.features(images)
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from protofed.data.samples import check_shape, check_statistics
+from protofed.data.preparation import check_statistics
+from protofed.data.samples import check_shape
 from protofed.errors import UserError, listed
 from protofed.experiment import Experiment
 from protofed.internal.schema import check_type, read_json

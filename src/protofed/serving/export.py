@@ -187,11 +187,11 @@ def _class_means(run: Run, group: Group, rows: Sequence[int], state: State) -> P
 
 def _held_out(run: Run, client: Client) -> HeldOut:
     """The test images of all classes, and those of classes that nobody trained on."""
-    images, labels = client.pool.images, client.pool.labels
+    images, labels = client.pool.x, client.pool.labels
     novel = run.federation.novel
     if novel is None:
         return images, labels
-    return torch.cat([images, novel.images]), torch.cat([labels, torch.full_like(novel.labels, -1)])
+    return torch.cat([images, novel.x]), torch.cat([labels, torch.full_like(novel.labels, -1)])
 
 
 def _card(
@@ -200,7 +200,7 @@ def _card(
     experiment, client = run.experiment, run.federation.members[chosen]
     specs = experiment.model.split(",")
     if run.encoder is None:
-        (channels, height, width), mean, std = client.train.images.shape[1:], client.mean, client.std
+        (channels, height, width), mean, std = client.train.x.shape[1:], client.preparation.mean, client.preparation.std
     else:
         seen = run.encoder.card
         (channels, height, width), mean, std = seen.shape, tuple(seen.mean), tuple(seen.std)

@@ -15,6 +15,7 @@ from protofed.data import load
 from protofed.data.federation import Client, Federation
 from protofed.data.holdout import places
 from protofed.data.images import fit_bytes
+from protofed.data.preparation import Preparation
 from protofed.data.samples import Dataset, Samples
 from protofed.errors import UserError, unknown
 from protofed.experiment import Experiment
@@ -231,7 +232,7 @@ def _exported(
     about: dict[str, Any] = {"whose": "a client that came later", "prototypes": number, "classes": classes, "added": []}
     card = replace(predictor.card, model=spec, **about, **plain)
     made = Predictor(card, state, pool, predictor.encoder, spec, predictor.method)
-    return measured(made, (client.pool.images, client.pool.labels))
+    return measured(made, (client.pool.x, client.pool.labels))
 
 
 def newcomer(predictor: Predictor, path: Path, shots: int | None, seed: int) -> Client:
@@ -246,12 +247,10 @@ def newcomer(predictor: Predictor, path: Path, shots: int | None, seed: int) -> 
     test = test.take(torch.isin(test.labels, train.labels).nonzero().flatten())
     if not len(test):
         raise UserError("--data", str(path), "it holds no test images of the classes that it holds training images of")
+    preparation = Preparation()
     if predictor.encoder is None:
-        mean, std = tuple(card.mean), tuple(card.std)
-    else:
-        size = predictor.encoder.card.feature_size
-        mean, std = (0.0,) * size, (1.0,) * size
-    return Client(train, test, torch.arange(len(test)), None, mean, std)
+        preparation = Preparation("pixels", tuple(card.mean), tuple(card.std))
+    return Client(train, test, torch.arange(len(test)), None, preparation)
 
 
 def _samples(predictor: Predictor, dataset: Dataset, samples: Samples) -> Samples:
@@ -261,7 +260,7 @@ def _samples(predictor: Predictor, dataset: Dataset, samples: Samples) -> Sample
         if dataset.classes[label] not in known:
             raise unknown("class in --data", dataset.classes[label], known)
     number = torch.tensor([known.index(name) if name in known else -1 for name in dataset.classes])
-    images = fit_bytes(samples.images, card.shape)
+    images = fit_bytes(samples.x, card.shape)
     if predictor.encoder is not None:
         images = predictor.encoder.computed(images)
     return Samples.of(images, number[samples.labels])

@@ -190,7 +190,7 @@ class Probe(Sequential):
         def gradients(weights: Tensor) -> Iterator[Tensor]:
             weights = weights.detach().requires_grad_()
             for number, chosen in enumerate(rows):
-                x = group.pixels(augmented(group.images[chosen], keys[number], self.experiment.augment))
+                x = group.inputs(augmented(group.x[chosen], keys[number], self.experiment.augment), row)
                 with step(keys[number]):
                     batch = Batch(x, group.labels[chosen], torch.ones_like(chosen).bool())
                     turn = turns.turn(turns.personal, for_draws(keys[number]))
@@ -198,7 +198,7 @@ class Probe(Sequential):
                 yield torch.autograd.grad(loss, weights)[0]
 
         def features(weights: Tensor) -> Tensor:
-            found = model(weights)(group.pixels(group.images[rows[0]]), train=False).features
+            found = model(weights)(group.inputs(group.x[rows[0]], row), train=False).features
             return normalize(found) if self.method.unit_features else found
 
         gradient, variance, G = spread(gradients(at))

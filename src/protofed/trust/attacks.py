@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from protofed.data.federation import Federation
-from protofed.data.samples import Samples
+from protofed.data.samples import Samples, is_picture
 from protofed.errors import UserError, unknown
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Clock
@@ -82,11 +82,11 @@ class Backdoor(Attack):
 
     def poison(self, train: Samples, classes: int) -> Samples:  # noqa: ARG002
         """Every other image gets the trigger and the label."""
-        if train.images.is_floating_point():
-            raise UserError("--attack", self.name, "it marks images, and an encoder's features are none")
+        if not is_picture(train.x):
+            raise UserError("--attack", self.name, "it marks pictures, and these samples are none")
         marked = torch.arange(len(train)) % 2 == 0
-        images = torch.where(marked.view(-1, 1, 1, 1), triggered(train.images), train.images)
-        return replace(train, images=images, labels=torch.where(marked, TO, train.labels))
+        images = torch.where(marked.view(-1, 1, 1, 1), triggered(train.x), train.x)
+        return replace(train, x=images, labels=torch.where(marked, TO, train.labels))
 
 
 class SignFlip(Attack):

@@ -36,44 +36,44 @@ def test_digits_are_all_of_scikit_learns() -> None:
     raw = load_digits()
     dataset = load("digits")
     assert (len(dataset.train), len(dataset.test)) == (1442, 355)
-    assert dataset.train.images.shape[1:] == (1, 8, 8)
+    assert dataset.train.x.shape[1:] == (1, 8, 8)
     train, test = iter(range(len(dataset.train))), iter(range(len(dataset.test)))
     seen = [0] * 10
     for image, label in zip(raw.images, raw.target.tolist(), strict=True):  # every fifth of its class is a test image
         seen[label] += 1
         part, index = (dataset.test, next(test)) if seen[label] % 5 == 0 else (dataset.train, next(train))
         assert part.labels[index] == label
-        assert part.images[index, 0].double().sub(torch.from_numpy(image) * 255 / 16).abs().max() <= 0.5
-    pixels = dataset.train.images.double() / 255
-    assert dataset.mean == pytest.approx((float(pixels.mean()),))
-    assert dataset.std == pytest.approx((float(pixels.std(correction=0)),))
+        assert part.x[index, 0].double().sub(torch.from_numpy(image) * 255 / 16).abs().max() <= 0.5
+    pixels = dataset.train.x.double() / 255
+    assert dataset.preparation.mean == pytest.approx((float(pixels.mean()),))
+    assert dataset.preparation.std == pytest.approx((float(pixels.std(correction=0)),))
 
 
 def test_digit_domains_are_balanced_however_many_are_taken(domains: Dataset) -> None:
     assert domains.domains == ("scanned", "inverted", "texture", "printed")
-    assert domains.train.images.shape == (1600, 3, 32, 32)
-    assert domains.test.images.shape == (440, 3, 32, 32)
+    assert domains.train.x.shape == (1600, 3, 32, 32)
+    assert domains.test.x.shape == (440, 3, 32, 32)
     for part, size in ((domains.train, 40), (domains.test, 11), (load("digit-domains", None, 80).train, 2)):
         assert (part.labels * 4 + part.domains).bincount().tolist() == [size] * 40
 
 
 def test_digit_domains_are_the_same_every_time(domains: Dataset) -> None:
     again = digit_domains()
-    assert digest(again.train.images) == digest(domains.train.images)
-    assert digest(again.test.images) == digest(domains.test.images)
+    assert digest(again.train.x) == digest(domains.train.x)
+    assert digest(again.test.x) == digest(domains.test.x)
 
 
 def test_digit_domains_share_no_image_between_train_and_test(domains: Dataset) -> None:
-    assert not rows(domains.train.images) & rows(domains.test.images)
+    assert not rows(domains.train.x) & rows(domains.test.x)
 
 
 def test_labels_are_those_of_the_source(domains: Dataset) -> None:
     """Shrunk back to 8x8, a scanned digit is nearest to the class mean of its own label in most cases."""
     digits = load("digits").train
-    means = torch.stack([digits.images[digits.labels == c].double().mean(0).flatten() for c in range(10)])
+    means = torch.stack([digits.x[digits.labels == c].double().mean(0).flatten() for c in range(10)])
     for domain, sign in ((0, 1.0), (1, -1.0)):
         part = domains.train.take((domains.train.domains == domain).nonzero().flatten())
-        small = torch.nn.functional.avg_pool2d(part.images[:, :1].double(), 4).flatten(1)
+        small = torch.nn.functional.avg_pool2d(part.x[:, :1].double(), 4).flatten(1)
         small = small if sign > 0 else 255 - small
         assert (torch.cdist(small, means).argmin(1) == part.labels).double().mean() > 0.85
 
@@ -82,7 +82,7 @@ def test_domains_look_different(domains: Dataset) -> None:
     """Scanned and texture are dark, inverted and printed are light; only texture and printed have colour."""
     part = domains.train
     for d, (light, coloured) in enumerate([(False, False), (True, False), (False, True), (True, True)]):
-        images = part.images[part.domains == d].double() / 255
+        images = part.x[part.domains == d].double() / 255
         assert (float(images.median()) > 0.5) == light
         assert (float((images.amax(1) - images.amin(1)).mean()) > 0.05) == coloured
 
@@ -103,7 +103,7 @@ def test_fonts_have_ten_different_digits(name: str) -> None:
 
 def test_train_size_takes_the_first_images() -> None:
     everything, few = load("digits"), load("digits", None, 7)
-    assert torch.equal(few.train.images, everything.train.images[:7])
+    assert torch.equal(few.train.x, everything.train.x[:7])
     assert torch.equal(few.test.labels, everything.test.labels)
 
 

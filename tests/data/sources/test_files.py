@@ -143,7 +143,7 @@ def test_from_the_cache_it_takes_no_more_than_twice_its_size(tmp_path: Path, mon
     except OSError:
         pytest.skip("the peak cannot be reset")
     before = kilobytes("VmRSS")
-    images = cached("large", lambda: toy(1)).train.images
+    images = cached("large", lambda: toy(1)).train.x
     assert bool((images.view(-1, 2**16).amin(1) == 1).all())
     assert images.numel() == size
     assert kilobytes("VmHWM") - before < 2 * size / 1024
@@ -189,8 +189,8 @@ def test_the_checksum_of_a_large_file_is_remembered(tmp_path: Path, monkeypatch:
 
 def test_image_size_resizes(tmp_path: Path) -> None:
     small = load("digits", tmp_path, image_size=4)
-    assert small.train.images.shape == (1442, 1, 4, 4)
-    for image, resized in zip(load("digits").train.images[:50, 0], small.train.images[:50, 0], strict=True):
+    assert small.train.x.shape == (1442, 1, 4, 4)
+    for image, resized in zip(load("digits").train.x[:50, 0], small.train.x[:50, 0], strict=True):
         reference = Image.fromarray(image.numpy()).resize((4, 4), Image.Resampling.BILINEAR)
         assert (resized.double() - torch.from_numpy(np.array(reference)).double()).abs().max() <= 1
 

@@ -73,7 +73,7 @@ def test_usps_of_libsvm(tmp_path: Path) -> None:
     assert dataset.test.labels.tolist() == [5]
     for row in range(3):
         for i in range(256):
-            value = int(dataset.train.images[row, 0, i // 16, i % 16])
+            value = int(dataset.train.x[row, 0, i // 16, i % 16])
             assert abs(value - (pixels[row, i] + 1) / 2 * 255) <= 0.51
 
 
@@ -104,8 +104,8 @@ def test_usps_of_hdf5(tmp_path: Path) -> None:
     write_h5(path, np.linspace(0, 1, 512).reshape(2, 256), np.array([7, 0]))
     dataset = load("usps", tmp_path)
     assert dataset.train.labels.tolist() == [7, 0]
-    assert dataset.test.images.shape == (2, 1, 16, 16)
-    assert (int(dataset.train.images[0, 0, 0, 0]), int(dataset.train.images[1, 0, 15, 15])) == (0, 255)
+    assert dataset.test.x.shape == (2, 1, 16, 16)
+    assert (int(dataset.train.x[0, 0, 0, 0]), int(dataset.train.x[1, 0, 15, 15])) == (0, 255)
 
 
 @pytest.mark.parametrize("how", ["cut", "empty", "other"])
@@ -156,7 +156,7 @@ def test_svhn(tmp_path: Path, packed: bool) -> None:
     assert dataset.train.labels.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2]
     assert len(dataset.test) == 3
     for n, c, y, x in ((0, 0, 0, 0), (3, 1, 30, 2), (11, 2, 5, 31)):
-        assert dataset.train.images[n, c, y, x] == images[y, x, c, n]
+        assert dataset.train.x[n, c, y, x] == images[y, x, c, n]
 
 
 def test_the_beginning_of_svhn_is_divided_in_order(tmp_path: Path) -> None:
@@ -164,8 +164,8 @@ def test_the_beginning_of_svhn_is_divided_in_order(tmp_path: Path) -> None:
     write_mat(path, 310)
     dataset = load("svhn", tmp_path)
     everything = read_mat(path)
-    assert torch.equal(dataset.train.images, everything.images[:300])
-    assert torch.equal(dataset.test.images, everything.images[300:])
+    assert torch.equal(dataset.train.x, everything.x[:300])
+    assert torch.equal(dataset.test.x, everything.x[300:])
     write_mat(path, 300)
     refused(lambda: svhn_beginning([path], None), path)
 
@@ -213,11 +213,11 @@ def test_mat_of_another_kind(tmp_path: Path, changed: dict[str, Any]) -> None:
 def test_drawn_digits_are_readable_and_the_same_every_time() -> None:
     """A digit's ink differs from its paper, the classes are in turn, and no image is in both parts."""
     dataset, again = drawn_digits(20, 10), drawn_digits(20, 10)
-    assert torch.equal(dataset.train.images, again.train.images)
+    assert torch.equal(dataset.train.x, again.train.x)
     assert dataset.train.labels.tolist() == [*range(10), *range(10)]
-    assert dataset.train.images.shape == (20, 3, 32, 32)
-    assert (dataset.train.images.double().flatten(2).std(2).amax(1) > 10).all()
-    both = {image.numpy().tobytes() for part in (dataset.train, dataset.test) for image in part.images}
+    assert dataset.train.x.shape == (20, 3, 32, 32)
+    assert (dataset.train.x.double().flatten(2).std(2).amax(1) > 10).all()
+    both = {image.numpy().tobytes() for part in (dataset.train, dataset.test) for image in part.x}
     assert len(both) == 30
 
 
@@ -241,8 +241,8 @@ def test_femnist_before_it_is_divided(tmp_path: Path) -> None:
     assert dataset.domains == ("f0000_14", "f0001_41")
     assert dataset.test.labels.tolist() == [3, 61]  # the fifth of each of the first writer's classes
     assert dataset.test.domains.tolist() == [1, 1]
-    assert dataset.test.images[:, 0, 0, 0].tolist() == [4, 9]
-    assert dataset.test.images[0, 0, 0, 1] == 255
+    assert dataset.test.x[:, 0, 0, 0].tolist() == [4, 9]
+    assert dataset.test.x[0, 0, 0, 1] == 255
     assert len(dataset.train) == 13
 
 
@@ -287,10 +287,10 @@ def test_npz_in_every_layout(tmp_path: Path, shape: tuple[int, ...]) -> None:
     np.savez_compressed(path, images=images, labels=np.array([0, 1] * 5))
     dataset = load(f"npz:{path}")
     channels = {3: 1, 4: 3 if 3 in shape else 1}[len(shape)]
-    assert dataset.train.images.shape == (8, channels, 6, 5)
+    assert dataset.train.x.shape == (8, channels, 6, 5)
     assert dataset.test.labels.tolist() == [0, 1]  # the fifth of each class, images 8 and 9
     expected = images[8] if images[8].ndim == 2 or shape[1] in (1, 3) else images[8].transpose(2, 0, 1)
-    assert np.array_equal(dataset.test.images[0].numpy().reshape(expected.shape), expected)
+    assert np.array_equal(dataset.test.x[0].numpy().reshape(expected.shape), expected)
     assert (dataset.name, dataset.classes, dataset.domains) == ("mine", ("0", "1"), ("mine",))
 
 
@@ -310,7 +310,7 @@ def test_npz_with_names_and_its_own_test_part(tmp_path: Path) -> None:
     assert dataset.train.labels.tolist() == [1, 0, 1]
     assert dataset.test.labels.tolist() == [0, 2]
     assert (dataset.domains, dataset.train.domains.tolist()) == (("a", "b", "c"), [1, 0, 1])
-    assert int(dataset.test.images.max()) == 1
+    assert int(dataset.test.x.max()) == 1
 
 
 GOOD: dict[str, Any] = {"images": np.zeros((10, 4, 4), np.uint8), "labels": np.zeros(10, np.int64)}

@@ -52,11 +52,11 @@ def test_read_idx() -> None:
 
 def test_mnist_from_its_files(tmp_path: Path) -> None:
     dataset = mnist(write_mnist(tmp_path), None)
-    assert dataset.train.images.shape == (6, 1, 28, 28)
-    assert dataset.train.images[1, 0, 0, :3].tolist() == [4, 5, 6]  # pixel 784 of the file and on
+    assert dataset.train.x.shape == (6, 1, 28, 28)
+    assert dataset.train.x[1, 0, 0, :3].tolist() == [4, 5, 6]  # pixel 784 of the file and on
     assert dataset.train.labels.tolist() == [0, 1, 2, 3, 4, 5]
     assert len(dataset.test) == 4
-    assert (dataset.mean, dataset.std) == ((0.1307,), (0.3081,))
+    assert (dataset.preparation.mean, dataset.preparation.std) == ((0.1307,), (0.3081,))
 
 
 def test_fashion_mnist_names_its_classes(tmp_path: Path) -> None:
@@ -72,8 +72,8 @@ def test_emnist_of_nist_is_transposed_and_a_subset_is_upright(tmp_path: Path) ->
     paths = write_idx(tmp_path, LETTERS, first=1)
     lying, upright = emnist_letters(paths, None), emnist_letters_subset(paths, None)
     assert lying.train.labels.tolist() == [0, 1, 2, 3, 4, 5]  # the files count from 1
-    assert upright.train.images[0, 0, 0, :4].tolist() == [0, 1, 2, 3]
-    assert lying.train.images[0, 0, :4, 0].tolist() == [0, 1, 2, 3]
+    assert upright.train.x[0, 0, 0, :4].tolist() == [0, 1, 2, 3]
+    assert lying.train.x[0, 0, :4, 0].tolist() == [0, 1, 2, 3]
     assert lying.classes[0] == "A"
 
 
@@ -84,7 +84,7 @@ def test_emnist_out_of_nists_zip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         for path in paths:
             archive.write(path, f"gzip/{path.name}")
     packed = emnist_letters_zip([tmp_path / "gzip.zip"], None)
-    assert torch.equal(packed.train.images, emnist_letters(paths, None).train.images)
+    assert torch.equal(packed.train.x, emnist_letters(paths, None).train.x)
     with pytest.raises(UserError, match=r"gzip\.zip.*no gzip/emnist-byclass-train"):  # which was not packed
         emnist_byclass_zip([tmp_path / "gzip.zip"], None)
 
@@ -165,9 +165,9 @@ def test_real_mnist() -> None:
     assert (len(dataset.train), len(dataset.test)) == (2000, 10000)
     assert dataset.train.labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert dataset.test.labels.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
-    pixels = dataset.test.images.double() / 255
+    pixels = dataset.test.x.double() / 255
     assert float(pixels.mean()) == pytest.approx(0.1325, abs=1e-4)
-    assert dataset.test.images.dtype == torch.uint8
+    assert dataset.test.x.dtype == torch.uint8
 
 
 def test_real_emnist_is_upright() -> None:
@@ -177,5 +177,5 @@ def test_real_emnist_is_upright() -> None:
     letters, characters = load("emnist-letters", folder), load("emnist", folder)
     assert (len(letters.train), len(letters.test)) == (10_400, 5_200)
     assert (len(characters.train), len(characters.test)) == (24_029, 5_971)
-    ones = characters.train.images[characters.train.labels == 1].double().mean((0, 1))
+    ones = characters.train.x[characters.train.labels == 1].double().mean((0, 1))
     assert ones.sum(0).max() > 1.5 * ones.sum(1).max()  # an upright stroke is a column

@@ -76,8 +76,8 @@ def test_mnist_m(tmp_path: Path, zipped: bool) -> None:
             fill(place, files)
     dataset = load("mnist-m", tmp_path)
     assert dataset.train.labels.tolist() == [7, 3]
-    assert first(dataset.train.images) == [2, 0]  # the order of the list
-    assert dataset.train.images[0, :, 9, 9].tolist() == [2, 253, 7]
+    assert first(dataset.train.x) == [2, 0]  # the order of the list
+    assert dataset.train.x[0, :, 9, 9].tolist() == [2, 253, 7]
 
 
 @pytest.mark.parametrize("line", ["00009.png 1", "00000.png x", "00000.png 12", "00000.png", "../secret 1"])
@@ -189,13 +189,13 @@ def test_office_caltech10(tmp_path: Path, zipped: bool) -> None:
     assert dataset.classes == ("bike", "mug")
     for d in range(4):
         for part, rest in ((dataset.train, range(8)), (dataset.test, (8, 9))):
-            mine = part.images[part.domains == d]
+            mine = part.x[part.domains == d]
             assert sorted(first(mine)) == [20 * d + i for i in range(10 + d) if i % 10 in rest]
             for image, label in zip(mine, part.labels[part.domains == d], strict=True):
                 assert (int(image[0, 0, 0]) - 20 * d < (10 + d) // 2) == (int(label) == 0)
     assert dataset.train.domains[:8].tolist() == [0, 1, 2, 3, 0, 1, 2, 3]  # the first n are balanced
     assert dataset.train.labels[:8].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert load("office-caltech10", tmp_path, image_size=48).train.images.shape[1:] == (3, 48, 48)
+    assert load("office-caltech10", tmp_path, image_size=48).train.x.shape[1:] == (3, 48, 48)
 
 
 def test_office_without_a_domain(tmp_path: Path) -> None:
@@ -212,8 +212,8 @@ def test_pacs_with_and_without_its_lists(tmp_path: Path) -> None:
     lists |= {f"{domain}_crossval_kfold.txt": f"{domain}/dog/4.jpg 1\n" for domain in PACS}
     fill(tmp_path, {name: text.encode() for name, text in lists.items()})
     dataset = load("pacs", tmp_path)
-    assert sorted(first(dataset.train.images)) == [1] * 4 + [2] * 4
-    assert first(dataset.test.images) == [4] * 4
+    assert sorted(first(dataset.train.x)) == [1] * 4 + [2] * 4
+    assert first(dataset.test.x) == [4] * 4
     assert dataset.classes == ("dog", "horse")
 
 
@@ -235,7 +235,7 @@ def test_domainnet_takes_ten_classes_by_its_lists(domain_net: list[Path]) -> Non
     dataset = domainnet(domain_net, 8)
     assert (dataset.classes, dataset.domains) == (TEN, DOMAINNET)
     for part, number in ((dataset.train, 1), (dataset.test, 2)):
-        assert first(part.images) == [number] * 60
+        assert first(part.x) == [number] * 60
         assert (part.labels * 6 + part.domains).sort().values.tolist() == list(range(60))
 
 
@@ -269,10 +269,10 @@ def test_tiny_imagenet(tmp_path: Path, zipped: bool) -> None:
         path = fill(tmp_path / "tiny-imagenet-200", tiny())
     dataset = tiny_imagenet([path], None)
     assert dataset.classes == ("n01", "n02")
-    assert first(dataset.train.images) == [10, 11, 12, 20, 21, 22]
+    assert first(dataset.train.x) == [10, 11, 12, 20, 21, 22]
     assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
-    assert (first(dataset.test.images), dataset.test.labels.tolist()) == ([101, 100], [1, 0])
-    assert dataset.train.images.shape[1:] == (3, 64, 64)
+    assert (first(dataset.test.x), dataset.test.labels.tolist()) == ([101, 100], [1, 0])
+    assert dataset.train.x.shape[1:] == (3, 64, 64)
 
 
 @pytest.mark.parametrize(
@@ -298,11 +298,11 @@ def test_a_folder_of_classes(tmp_path: Path) -> None:
     fill(place, {"cat/notes.txt": b"hello", "cat/.hidden.png": b"not read"})
     dataset = load(f"folder:{place}")
     assert (dataset.name, dataset.classes, dataset.domains) == ("pets", ("cat", "dog"), ("pets",))
-    assert dataset.train.images.shape == (16, 3, 32, 32)
-    assert sorted(first(dataset.test.images)) == [4, 4, 9, 9]
+    assert dataset.train.x.shape == (16, 3, 32, 32)
+    assert sorted(first(dataset.test.x)) == [4, 4, 9, 9]
     fill(place, {"dog/a.png": png(99)})  # comes last in the order of names
     assert len(load(f"folder:{place}", image_size=8).train) == 17
-    assert load(f"folder:{place}", image_size=8).train.images.shape[1:] == (3, 8, 8)
+    assert load(f"folder:{place}", image_size=8).train.x.shape[1:] == (3, 8, 8)
 
 
 def test_a_folder_of_domains_with_its_own_test_part(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_a_folder_of_domains_with_its_own_test_part(tmp_path: Path) -> None:
     assert (dataset.domains, dataset.classes) == (("a", "b"), ("cat", "dog"))
     assert dataset.train.domains.tolist() == [0, 1, 0, 1]
     assert dataset.train.labels.tolist() == [0, 0, 1, 1]
-    assert (first(dataset.test.images), dataset.test.labels.tolist()) == ([2], [1])
+    assert (first(dataset.test.x), dataset.test.labels.tolist()) == ([2], [1])
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,8 @@ def test_cifar10_from_batches_and_from_the_archive(tmp_path: Path) -> None:
     assert dataset.classes[3] == "c3"
     third = rows(4, 1)[3]
     for c, y, x in ((0, 0, 0), (1, 2, 3), (2, 31, 31)):
-        assert dataset.train.images[3, c, y, x] == third[c * 1024 + y * 32 + x]
-    assert torch.equal(packed.train.images, dataset.train.images)
+        assert dataset.train.x[3, c, y, x] == third[c * 1024 + y * 32 + x]
+    assert torch.equal(packed.train.x, dataset.train.x)
 
 
 def test_cifar100_takes_its_fine_classes(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_fc100_puts_its_test_classes_last(tmp_path: Path) -> None:
     assert dataset.classes == ("3", "7", "5", "0", "9")
     assert dataset.train.labels.bincount().tolist() == [4] * 5
     assert dataset.test.labels.bincount().tolist() == [1] * 5
-    for image, label in zip(dataset.train.images, dataset.train.labels, strict=True):
+    for image, label in zip(dataset.train.x, dataset.train.labels, strict=True):
         assert int(image[0, 0, 0]) == int(dataset.classes[label])
     with pytest.raises(UserError, match="none in common"):
         fc100([paths[0], paths[0], paths[1]], None)
@@ -232,8 +232,8 @@ def test_real_cifar10() -> None:
     dataset = load("cifar10", folder)
     assert dataset.train.labels[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
     assert dataset.test.labels.bincount().tolist() == [1000] * 10
-    assert dataset.mean == pytest.approx((0.4914, 0.4822, 0.4465), abs=1e-4)  # the values everyone uses
-    assert dataset.std == pytest.approx((0.2470, 0.2435, 0.2616), abs=1e-4)
+    assert dataset.preparation.mean == pytest.approx((0.4914, 0.4822, 0.4465), abs=1e-4)  # the values everyone uses
+    assert dataset.preparation.std == pytest.approx((0.2470, 0.2435, 0.2616), abs=1e-4)
 
 
 def _nested(depth: int) -> list[Any]:

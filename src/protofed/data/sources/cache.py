@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -13,16 +14,18 @@ from typing import Any
 
 from torch import Tensor
 
+from protofed.data.encodings import decoded, encoded
+from protofed.data.preparation import Preparation
 from protofed.data.samples import Dataset, Samples
 from protofed.internal.atomic_files import cache_folder, write_file
 
-VERSION = 1
+VERSION = 2
 """To be raised when a reader makes something else of the same files."""
 
 LARGE = 2**26
 """Bytes from which on taking a checksum takes long."""
 
-PARTS = ("images", "labels", "domains")
+PARTS = ("x", "labels", "domains")
 
 
 def checksum(name: str, paths: Sequence[Path], side: int | None) -> str:
@@ -86,8 +89,9 @@ def _read(path: Path) -> Dataset:
     with safe_open(path, framework="pt") as file:
         about: dict[str, Any] = json.loads(file.metadata()["dataset"])
         train, test = (Samples(*(file.get_tensor(f"{part}.{name}") for name in PARTS)) for part in ("train", "test"))
-    lists: dict[str, Any] = {name: tuple(about[name]) for name in ("classes", "domains", "mean", "std")}
-    return Dataset(about["name"], train, test, **lists)
+    names = tuple(about["classes"]), tuple(about["domains"])
+    preparation, encoding = Preparation.from_json(about["preparation"]), decoded(about["encoding"])
+    return Dataset(about["name"], train, test, *names, preparation, encoding=encoding)
 
 
 def _write(path: Path, dataset: Dataset) -> None:
@@ -98,6 +102,7 @@ def _write(path: Path, dataset: Dataset) -> None:
         for part in ("train", "test")
         for name in PARTS
     }
-    about = {name: getattr(dataset, name) for name in ("name", "classes", "domains", "mean", "std")}
+    about = {name: getattr(dataset, name) for name in ("name", "classes", "domains")}
+    about |= {"preparation": asdict(dataset.preparation), "encoding": encoded(dataset.encoding)}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, lambda draft: save_file(tensors, draft, metadata={"dataset": json.dumps(about)}))

@@ -54,7 +54,7 @@ def digit_domains() -> Dataset:
 def _samples(source: Samples, part: str, per_class: int) -> Samples:
     """All domains, interleaved: classes change fastest but for domains, so any first n images are balanced."""
     rows = torch.stack([(source.labels == c).nonzero().flatten()[: 3 * per_class] for c in range(10)], dim=1)
-    grey = source.images[rows.flatten()].double() / 255
+    grey = source.x[rows.flatten()].double() / 255
     ink = interpolate(grey, size=(SIDE, SIDE), mode="bicubic").clamp(0, 1)  # [3 per_class 10, 1, 32, 32]
     first, second, third = ink.chunk(3)
     domains = (

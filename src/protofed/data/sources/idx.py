@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from protofed.data.holdout import fifth_out
+from protofed.data.preparation import Preparation
 from protofed.data.samples import Dataset, Samples
 from protofed.data.sources.archives import Tree
 from protofed.data.sources.files import MOST, damaged, read_upto
@@ -49,7 +50,7 @@ def read_idx(path: Path | str, packed: bytes, ndim: int) -> Tensor:
 def mnist(paths: Sequence[Path], _: int | None) -> Dataset:
     """MNIST from its four official files; mean and std are the published ones."""
     train, test = _pairs(paths)
-    return Dataset("mnist", train, test, tuple(string.digits), ("mnist",), (0.1307,), (0.3081,))
+    return Dataset("mnist", train, test, tuple(string.digits), ("mnist",), Preparation("pixels", (0.1307,), (0.3081,)))
 
 
 def fashion_mnist(paths: Sequence[Path], _: int | None) -> Dataset:
@@ -122,4 +123,4 @@ def _samples(paths: Sequence[Path | str], content: Sequence[bytes], first: int =
 
 
 def _upright(samples: Samples) -> Samples:
-    return Samples.of(samples.images.transpose(2, 3).contiguous(), samples.labels)
+    return Samples.of(samples.x.transpose(2, 3).contiguous(), samples.labels)

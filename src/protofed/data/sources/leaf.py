@@ -65,9 +65,7 @@ def _dataset(train: Writers, test: Writers | None) -> Dataset:
 
     def every(writers: Writers) -> Samples:
         parts = [Samples.of(images, labels, number[name]) for name, (images, labels) in writers.items()]
-        return Samples(
-            *(torch.cat([getattr(part, what) for part in parts]) for what in ("images", "labels", "domains"))
-        )
+        return Samples(*(torch.cat([getattr(part, what) for part in parts]) for what in ("x", "labels", "domains")))
 
     first, second = fifth_out(every(train)) if test is None else (every(train), every(test))
     return Dataset.of("femnist", first, second, CHARACTERS, names if len(names) <= WRITERS else ())

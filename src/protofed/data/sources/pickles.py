@@ -162,7 +162,7 @@ def _cifar(name: str, paths: Sequence[Path], members: Sequence[str], labels: str
     if not fits(words, list[bytes | str]):
         raise damaged(where.with_name(members[-1]), f"its `{names}` are not names")
     classes = [_text(word) for word in words]
-    every = Samples.of(torch.cat([part.images for part in parts[:-1]]), torch.cat([part.labels for part in parts[:-1]]))
+    every = Samples.of(torch.cat([part.x for part in parts[:-1]]), torch.cat([part.labels for part in parts[:-1]]))
     return Dataset.of(name, every, parts[-1], classes)
 
 
