@@ -80,7 +80,7 @@ def test_ways_takes_fedprotos_test_slices(test_per_class: int) -> None:
 def test_a_class_without_test_images_is_skipped_and_a_client_without_any_is_an_error() -> None:
     dataset = Dataset.of("odd", samples([0, 0, 1, 1], [0, 1, 0, 1]), samples([0, 0], [0, 0]), "ab", "xy")
     domains = replace(PLAIN, name="domains")
-    with pytest.raises(UserError, match="no image of the classes and domains of client 1"):
+    with pytest.raises(UserError, match="no sample of the classes and domains of client 1"):
         federate(dataset, domains, 2, 0, 0)
     mixed = federate(dataset, PLAIN, 1, 0, 0)
     assert mixed.clients[0].own.tolist() in ([0], [1])  # of class b and of domain y there is none
@@ -90,7 +90,8 @@ def test_a_class_without_test_images_is_skipped_and_a_client_without_any_is_an_e
 @given(size=st.integers(1, 30), fraction=st.floats(0.01, 0.99), seed=st.integers(0, 99))
 def test_validation_is_taken_from_training(size: int, fraction: float, seed: int) -> None:
     train = Samples(torch.arange(size, dtype=torch.uint8).view(-1, 1, 1, 1), *torch.zeros(2, size, dtype=torch.int64))
-    dataset = Dataset.of("one", train, samples([0]), ["a"])
+    test = Samples.of(torch.zeros(1, 1, 1, 1, dtype=torch.uint8), torch.tensor([0]))
+    dataset = Dataset.of("one", train, test, ["a"])
     client = federate(dataset, PLAIN, 1, seed, fraction).clients[0]
     kept = client.train.x.flatten().tolist()
     held = [] if client.validation is None else client.validation.x.flatten().tolist()
@@ -160,8 +161,8 @@ GOOD = samples([0, 1])
 @pytest.mark.parametrize(
     ("word", "images", "labels", "domains"),
     [
-        ("images", GOOD.x.float(), GOOD.labels, GOOD.domains),
-        ("images", GOOD.x[0], GOOD.labels, GOOD.domains),
+        ("x", GOOD.x.double(), GOOD.labels, GOOD.domains),
+        ("x", GOOD.x[:, 0, 0, 0], GOOD.labels, GOOD.domains),
         ("labels", GOOD.x, GOOD.labels[:1], GOOD.domains),
         ("labels", GOOD.x, GOOD.labels.int(), GOOD.domains),
         ("labels", GOOD.x, -GOOD.labels, GOOD.domains),

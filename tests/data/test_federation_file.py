@@ -34,7 +34,7 @@ def whole() -> Federation:
 def same(one: Samples | None, other: Samples | None) -> bool:
     if one is None or other is None:
         return one is other
-    return all(torch.equal(getattr(one, part), getattr(other, part)) for part in ("images", "labels", "domains"))
+    return all(torch.equal(getattr(one, part), getattr(other, part)) for part in ("x", "labels", "domains"))
 
 
 def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
@@ -63,10 +63,10 @@ def test_a_federation_of_which_some_are_elsewhere_is_not_written(tmp_path: Path)
     [
         (None, "it must hold names and values"),
         ('{"clients": []}', "does not say"),
-        ('{"clients": [], "classes": ["a"], "domains": ["b"], "novel": null}', "at least one"),
+        ('{"clients": [], "classes": ["a"], "domains": ["b"], "novel": null, "encoding": null}', "at least one"),
         (
-            '{"clients": [{"train": 7, "pool": 0, "validation": null, "mean": [0], "std": [1]}],'
-            ' "classes": ["a"], "domains": ["b"], "novel": null}',
+            '{"clients": [{"train": 7, "pool": 0, "validation": null, "preparation": {}}],'
+            ' "classes": ["a"], "domains": ["b"], "novel": null, "encoding": null}',
             "7/x",
         ),
         ("[[", "cannot be read as a federation"),

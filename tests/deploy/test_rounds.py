@@ -630,10 +630,12 @@ def test_a_run_without_enough_clients_says_what_was_wrong_with_those_that_came(t
 def test_images_of_which_the_server_would_make_too_many_are_refused() -> None:
     clients = connections.Connections(Loopback({}), experiment("fedproto"), Settings(), "run")
     said: dict[str, Any] = {"id": 1, "samples": 10, "shape": [3, 224, 224], "classes": ["a", "b"], "domains": ["a"]}
-    said["brings"] = False
+    said |= {"brings": False, "tokens": 0, "masked": False}
     assert clients._read_hello(1, pack(said))[0] == 1
     lies: list[tuple[dict[str, Any], str]] = [
-        ({"shape": [3, 10_000, 10_000]}, "shape"),
+        *(({"shape": shape}, "shape") for shape in ([3, 10_000, 10_000], [], [1, 0, 8], [1.5], [1] * 5)),
+        *(({"tokens": number}, "shape") for number in (None, -1, 1.5, 10**6)),
+        ({"masked": 1}, "shape"),
         ({"brings": None}, "who it is"),
         ({"classes": [str(n) for n in range(10_001)]}, "too many"),
         *(({"domains": [name]}, "does not name its classes") for name in ("", "\ud800", "a\nb", 5)),
@@ -723,12 +725,17 @@ def test_without_a_list_of_nodes_that_can_be_read_nobody_is_let_in(text: str | N
         {"brings": "some"},
         {"classes": []},
         {"shapes": [[1, 8, 8]]},
-        {"shapes": [[1, 8]] * 4},
+        {"shapes": [[1, 2, 3, 4, 5]] * 4},
+        {"shapes": [[1, 0, 8]] * 4},
+        {"tokens": [0]},
+        {"tokens": [10**6] * 4},
+        {"masked": [0] * 4},
         {"shapes": [[1, 10**9, 8]] * 4},
     ],
 )
 def test_a_damaged_label_of_a_run_is_said(change: dict[str, Any], tmp_path: Path) -> None:
     label = {"run": "abc", "brings": False, "classes": ["a"], "domains": ["b"], "shapes": [[1, 8, 8]] * 4}
+    label |= {"tokens": [0] * 4, "masked": [False] * 4}
     (tmp_path / "flower.json").write_text(json.dumps(label))
     assert read_network_label(tmp_path / "flower.json", 4) == label
     (tmp_path / "flower.json").write_text(json.dumps(label | change))

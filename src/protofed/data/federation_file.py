@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, cast
+from typing import Any, TypedDict, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -46,7 +46,7 @@ class Contents(TypedDict):
     classes: list[str]
     domains: list[str]
     novel: int | None
-    encoding: NotRequired[dict[str, Any] | None]
+    encoding: dict[str, Any] | None
 
 
 def is_federation(dataset: str) -> bool:
@@ -129,5 +129,5 @@ def _assembled(said: Any, tensors: dict[str, Tensor]) -> Federation:
         if own.dtype != torch.int64 or own.dim() != 1:
             raise UserError("own", f"{own.dtype} {list(own.shape)}", "give int64 [m]")
         clients.append(Client(train, pool, own, validation, preparation))
-    names, encoding = (tuple(said["classes"]), tuple(said["domains"])), decoded(said.get("encoding"))
+    names, encoding = (tuple(said["classes"]), tuple(said["domains"])), decoded(said["encoding"])
     return Federation(tuple(clients), *names, some(said["novel"]), encoding=encoding)

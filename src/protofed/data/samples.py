@@ -106,11 +106,11 @@ class Dataset:
     encoding: Encoding | None = None
 
     def __post_init__(self) -> None:
-        check(self.train, self.classes, self.domains, self.preparation)
-        check(self.test, self.classes, self.domains, self.preparation)
         if self.train.x.shape[1:] != self.test.x.shape[1:] or self.train.x.dtype != self.test.x.dtype:
             got = f"{self.test.x.dtype} {list(self.test.x.shape)}"
             raise UserError("test", got, f"its samples must be like those for training, {list(self.train.x.shape)}")
+        check(self.train, self.classes, self.domains, self.preparation)
+        check(self.test, self.classes, self.domains, self.preparation)
 
     @classmethod
     def of(

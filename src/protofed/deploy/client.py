@@ -256,11 +256,12 @@ def federation_here(experiment: Experiment, owner: Owner) -> Federation:
 
 
 def hello(client: WarmClient, asked: Asked) -> Packet:
-    """Who this is, whether it brings data, how many samples it trains on, and what images and classes look like."""
+    """Who this is, whether it brings data, how many samples it trains on, and what samples and classes look like."""
     here = client.federation(asked.facts["run"], asked.experiment)
-    train = here.clients[0].train
+    train, prepared = here.clients[0].train, here.clients[0].preparation
     named = {"classes": here.classes, "domains": here.domains}
     about = {"brings": client.owner.data is not None, "samples": len(train), "shape": list(train.x.shape[1:])}
+    about |= {"tokens": prepared.tokens, "masked": prepared.masked}
     return pack({"id": client.owner.id, **about, **named})
 
 

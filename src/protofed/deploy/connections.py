@@ -12,16 +12,17 @@ from typing import Any, NamedTuple
 
 from flwr.serverapp import Grid
 
+from protofed.data.preparation import Shape
 from protofed.deploy.exchange import Question, exchange
 from protofed.deploy.server_settings import Settings, read_nodes
 from protofed.deploy.wire import LARGEST, Packet, pack, unpack
 from protofed.errors import RefusedError
 from protofed.experiment import Experiment
-from protofed.runs.network_label import MOST_CLASSES
+from protofed.runs.network_label import MOST_CLASSES, is_usable
 
 LOG = logging.getLogger("flwr")
-LARGEST_IMAGE = 2**24
-"""Bytes of a client's image: the server makes one of the size that the client names."""
+LARGEST_SAMPLE = 2**24
+"""Numbers of a client's sample: the server makes one of the size that the client names."""
 LONGEST_NAMES = 400_000
 """Characters of all names of classes and domains together: every message has them."""
 MOST_SAMPLES = 10**9
@@ -39,7 +40,7 @@ class Known(NamedTuple):
     node: int
     brings: bool  # data of its own
     samples: int  # that it says it trains on
-    shape: tuple[int, int, int]
+    shape: Shape
     classes: tuple[str, ...]
     domains: tuple[str, ...]
 
@@ -98,20 +99,22 @@ class Connections:
     def _read_hello(self, node: int, packet: Packet) -> tuple[int, Known]:
         facts, _ = unpack(packet, LARGEST)
         number, samples, shape = facts.get("id"), facts.get("samples"), facts.get("shape")
-        brings = facts.get("brings")
+        brings, tokens, masked = facts.get("brings"), facts.get("tokens"), facts.get("masked")
         names = [facts.get("classes"), facts.get("domains")]
-        if not (isinstance(number, int) and isinstance(brings, bool) and isinstance(shape, list) and len(shape) == 3):
+        if not (isinstance(number, int) and isinstance(brings, bool) and isinstance(shape, list)):
             raise RefusedError("it does not say who it is")
         if not (isinstance(samples, int) and 1 <= samples <= MOST_SAMPLES):
             raise RefusedError("it does not say how many samples it trains on")
-        if not all(isinstance(size, int) and size >= 1 for size in shape) or math.prod(shape) > LARGEST_IMAGE:
-            raise RefusedError("its images have no usable shape")
+        if not (isinstance(tokens, int) and isinstance(masked, bool) and all(isinstance(size, int) for size in shape)):
+            raise RefusedError("its samples have no usable shape")
+        if not is_usable(shape, tokens) or math.prod(shape) > LARGEST_SAMPLE:
+            raise RefusedError("its samples have no usable shape")
         if not all(isinstance(some, list) and some and all(_is_name(name) for name in some) for some in names):
             raise RefusedError("it does not name its classes")
         classes, domains = (tuple(some) for some in names)  # type: ignore[arg-type]  # lists of names, as was checked
         if len(classes) > MOST_CLASSES:
             raise RefusedError("its classes are too many")
-        return number, Known(node, brings, samples, (shape[0], shape[1], shape[2]), classes, domains)
+        return number, Known(node, brings, samples, Shape(shape, tokens, masked), classes, domains)
 
     def _bind(self, node: int, number: int, client: Known) -> None:
         why = None

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import secrets
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from protofed.data import Client, Federation, Samples, check_name
+from protofed.data import Client, Federation, Preparation, Samples, Shape, check_name
 from protofed.data.splits import check_split
 from protofed.deploy.connections import AWAY, Connections
 from protofed.deploy.follow_run import HINT, HOPELESS
@@ -26,7 +25,6 @@ from protofed.internal.atomic_files import write_text
 from protofed.internal.yaml_files import read_yaml
 from protofed.methods import build_method, method_class
 from protofed.models import factory_of
-from protofed.randomness import generator
 from protofed.runs.folder import RunFolder, make_folder
 from protofed.runs.network_label import NetworkLabel, read_network_label, too_large
 from protofed.runs.progress import Progress
@@ -66,7 +64,7 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings, progress: Prog
     if too_large(said):
         named = {number: (len(client.classes), list(client.shape)) for number, client in sorted(clients.known.items())}
         raise UserError(
-            "classes and images", named, "together they are too many", hint="leave out who names what it should not"
+            "classes and samples", named, "together they are too many", hint="leave out who names what it should not"
         )
     clients.classes, clients.brings = said["classes"], said["brings"]
     run = _prepared(experiment, clients, said)
@@ -101,20 +99,24 @@ def check(experiment: Experiment) -> None:
 
 
 def _label(clients: Connections) -> NetworkLabel:
-    """What those who are there when a run begins say of their images: it holds for the run, whoever comes or leaves."""
+    """What those who are there when a run begins say of their samples; it holds for the run, whoever comes."""
     known = [client for _, client in sorted(clients.known.items())]
+    shapes = [clients.known.get(number, known[0]).shape for number in range(clients.experiment.clients)]
     return {
         "run": clients.run,
         "brings": known[0].brings,
         "classes": list(dict.fromkeys(name for client in known for name in client.classes)),
         "domains": clients.domains(()),
-        "shapes": [list(clients.known.get(number, known[0]).shape) for number in range(clients.experiment.clients)],
+        "shapes": [list(shape) for shape in shapes],
+        "tokens": [shape.tokens for shape in shapes],
+        "masked": [shape.masked for shape in shapes],
     }
 
 
 def _prepared(experiment: Experiment, clients: Connections, said: NetworkLabel) -> Run:
     """A run whose clients stand for those that are elsewhere."""
-    stand_ins = [_noise(shape) for shape in said["shapes"]]
+    shapes = map(Shape, said["shapes"], said["tokens"], said["masked"])
+    stand_ins = [_stand_in(shape) for shape in shapes]
     looks = method_class(experiment.method).uses_public  # then the server's own images are what the method is about
     public = experiment.public if looks or experiment.public is None else STAND_IN
     local = dataclasses.replace(
@@ -134,11 +136,10 @@ def _prepared(experiment: Experiment, clients: Connections, said: NetworkLabel) 
     return Run(dataclasses.replace(setup, experiment=experiment), remote)
 
 
-def _noise(shape: Sequence[int]) -> Client:
-    """A client with two meaningless images."""
-    images = torch.randint(0, 256, (2, *shape), dtype=torch.uint8, generator=generator(0, "stand-in"))
-    samples = Samples.of(images, torch.zeros(2, dtype=torch.int64))
-    return Client.of(samples, samples)
+def _stand_in(shape: Shape) -> Client:
+    """A client with two meaningless samples."""
+    samples = Samples.of(shape.example(2), torch.zeros(2, dtype=torch.int64))
+    return Client.of(samples, samples, preparation=Preparation(tokens=shape.tokens, masked=shape.masked))
 
 
 def server_app(folder: Path) -> ServerApp:

@@ -102,9 +102,9 @@ def test_a_dataset_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     second = cached("toy", make)
     assert made == [1]
     for part in ("train", "test"):
-        for name in ("images", "labels", "domains"):
+        for name in ("x", "labels", "domains"):
             assert torch.equal(getattr(getattr(first, part), name), getattr(getattr(second, part), name))
-    for name in ("name", "classes", "domains", "mean", "std"):
+    for name in ("name", "classes", "domains", "preparation"):
         assert getattr(first, name) == getattr(second, name)
 
 

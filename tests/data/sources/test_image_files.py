@@ -242,7 +242,7 @@ def test_domainnet_takes_ten_classes_by_its_lists(domain_net: list[Path]) -> Non
 def test_lists_without_any_of_the_classes(domain_net: list[Path]) -> None:
     for path in domain_net[6:]:
         path.write_text("")
-    with pytest.raises(UserError, match="at least one image"):
+    with pytest.raises(UserError, match="at least one sample"):
         domainnet(domain_net, 8)
 
 
