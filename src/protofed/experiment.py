@@ -260,7 +260,7 @@ class Options(TypedDict, total=False):
     public: str | None
     train_size: int | None
     image_size: int | None
-    normalise: Literal["dataset", "imagenet"]
+    normalise: Literal["dataset", "none", "pixels", "all", "client", "imagenet"]
     augment: Literal["none", "crop", "crop-flip", "rethinkfl"]
     alpha: float
     min_size: int

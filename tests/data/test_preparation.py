@@ -121,7 +121,7 @@ def test_token_ids_are_never_standardised() -> None:
     assert federation_of(Experiment(dataset=name, normalise="none")).clients[0].preparation.tokens == 4
     for how in ("all", "client"):
         with pytest.raises(UserError, match="token ids are names"):
-            federation_of(Experiment(dataset=name, normalise=how))  # type: ignore[arg-type]
+            federation_of(Experiment(dataset=name, normalise=how))
 
 
 def test_digits_scaled_to_one_have_no_mean() -> None:

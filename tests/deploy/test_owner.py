@@ -283,7 +283,7 @@ def test_what_is_sent_is_recorded(tmp_path: Path) -> None:
         "bytes_in": packet.size(),
         "bytes_out": answer.size(),
     }
-    assert [line["refused"] for line in others] == ["it speaks protocol None, not 6", "it is damaged"]
+    assert [line["refused"] for line in others] == ["it speaks protocol None, not 7", "it is damaged"]
     assert (tmp_path / "events.jsonl").stat().st_mode & 0o077 == 0
     today = json.loads((tmp_path / "memory/today.json").read_text())
     assert (today["turns"], today["sent"]) == (1, answer.size())
