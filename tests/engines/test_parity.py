@@ -24,6 +24,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in METHODS},
     "fedavg uniform": ("fedavg", {"averaging": "uniform"}),
     "fedavg total": ("fedavg", {"norm": "total"}),
+    "fedavg prototypes": ("fedavg", {"averaging": "prototypes"}),
     "fedprox strong": ("fedprox", {"mu": 1.0}),
     "fedproto per prototype": ("fedproto", {"per": "prototype"}),
     "fedproto l1": ("fedproto", {"metric": "l1", "lam": 0.1}),

@@ -96,6 +96,11 @@ def test_total_variances_are_no_sum(name: str) -> None:
         summed(build_method(name, {"norm": "total"}), "--secure")
 
 
+def test_an_average_by_distances_is_no_sum() -> None:
+    with pytest.raises(UserError, match="each client's own"):
+        summed(build_method("fedavg", {"averaging": "prototypes"}), "--secure")
+
+
 @dataclass(frozen=True)
 class Medians(FedProto):
     """An aggregation of its own."""

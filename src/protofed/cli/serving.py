@@ -14,7 +14,6 @@ from protofed.cli.common import Json, Set, command, parameters_from, refuse_exis
 from protofed.errors import misused
 
 if TYPE_CHECKING:
-    from protofed.serving.card import Rule
     from protofed.serving.onboard import Start
     from protofed.serving.predictor import Predictions
 
@@ -74,7 +73,9 @@ def export_command(
     print(
         f"rounds: {rounds['played']} of {rounds['planned']}" + ("" if rounds["complete"] else ", the run was cut off")
     )
-    for rule in ("nearest", "head"):
+    if card.rule is not None:
+        print(f"answers by: {card.rule}, the rule of {card.method['name']}")
+    for rule in card.rules:
         if rule in card.held_out:
             print(f"{rule}: {card.held_out[rule]:.2f} % of {card.held_out['images']} test images")
     print(f"exported: {out}")
@@ -87,9 +88,13 @@ def predict_command(
         list[Path], typer.Argument(metavar="IMAGE…|FOLDER|FILE.npz", help="Pictures; an .npz has the key images.")
     ],
     rule: Annotated[
-        str,
-        typer.Option("--rule", help="nearest (prototype) or head (classifier). [default: nearest]", show_default=False),
-    ] = "nearest",
+        str | None,
+        typer.Option(
+            "--rule",
+            help="nearest (prototype), head (classifier), or the method's own, if the card names one. "
+            "[default: the method's own or, without one, nearest]",
+        ),
+    ] = None,
     top: Annotated[int, typer.Option("--top", help="How many classes to name. [default: 3]", show_default=False)] = 3,
     reject: Annotated[
         float | None,
@@ -110,7 +115,8 @@ def predict_command(
         raise misused("--csv", "it does not go with --json")
     predictor = load(model, own_model, own_method)
     names, seen = read(images, predictor.card.shape)
-    found = predictor.predict(seen, cast("Rule", rule), top, reject)
+    rule = rule or predictor.card.rules[0]
+    found = predictor.predict(seen, rule, top, reject)
     rows = [{"image": name, **row} for name, row in zip(names, found.rows(), strict=True)]
     if as_json:
         rates = {} if found.rates is None else {"reject": found.rates}
@@ -118,7 +124,7 @@ def predict_command(
     elif as_csv:
         _csv(rows)
     else:
-        _table(rows)
+        _table(rows, rule)
     if found.rates is not None and not as_json:
         print(_rates(found), file=sys.stderr if as_csv else sys.stdout)
 
@@ -271,15 +277,15 @@ def _also(text: str, value: float | None) -> str:
     return "" if value is None else text.format(value)
 
 
-def _whose(row: dict[str, Any]) -> str:
-    """Which prototype won."""
+def _whose(row: dict[str, Any], rule: str) -> str:
+    """Which prototype won; the rule, if none did."""
     if row["cluster"] is None:
-        return "head"
+        return rule
     cluster = f"cluster {row['cluster']}, {row['count']:.0f} samples"
     return cluster if row["client"] is None else f"client {row['client']}, {cluster}"
 
 
-def _table(rows: list[dict[str, Any]]) -> None:
+def _table(rows: list[dict[str, Any]], rule: str) -> None:
     from protofed.report.terminal import TextTable
 
     lines = []
@@ -288,7 +294,7 @@ def _table(rows: list[dict[str, Any]]) -> None:
         then = ", ".join(f"{one['class']} {one['distance']:.3f}" for one in others)
         margin = _also("{:.3f}", row["margin"])
         answer = "unknown" if row["refused"] else row["class"]
-        lines.append([row["image"], answer, f"{row['distance']:.3f}", margin, _whose(row), then])
+        lines.append([row["image"], answer, f"{row['distance']:.3f}", margin, _whose(row, rule), then])
     titles = ("image", "class", "distance", "margin", "won by", "then")
     TextTable(titles, lines, align="llrrl", text="wrapped").print()
 

@@ -33,11 +33,13 @@ Collect = Literal["eval-pass", "last-epoch", "all-epochs"]
 Initial = Literal["common", "own"]
 """Whose initial weights: one draw for all clients, or one for each."""
 
-Averaging = Literal["samples", "uniform"]
+Averaging = Literal["samples", "uniform", "prototypes"]
 """How clients count in an average of weights."""
 
 # What parameters that several methods have are: see `param`.
-AVERAGING = "how clients count in the average of weights: by their samples, or all alike"
+AVERAGING = (
+    "how clients count in the average of weights: by their samples, all alike, or by samples and near class means"
+)
 COLLECT = "when features are taken for prototypes: after training in eval mode, or while training"
 
 
@@ -250,9 +252,12 @@ class Trained(NamedTuple):
 
 
 class Summed(NamedTuple):
-    """How uploads enter a server that only adds them up: by what a client's weights and prototypes are weighed."""
+    """How uploads enter a server that only adds them up: by what a client's weights and prototypes are weighed.
 
-    weights: Literal["samples", "uniform"] = "samples"
+    With weights by `prototypes` a method `needs_each`.
+    """
+
+    weights: Averaging = "samples"
     prototypes: Literal["samples", "uniform"] = "uniform"
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, normalize
 
+from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import AVERAGING, Averaging, Batch, PublicExchange, Turn, cross_entropy, param
 from protofed.methods.fedavg import FedAvg
@@ -33,6 +34,12 @@ class FCCLPlus(FedAvg, PublicExchange):
     off_diagonal: float = param(0.0051, "weight of correlations between different classes")
     similarity_weight: float = param(3.0, "weight of L_isd")
     distillation_temperature: float = param(3.0, "T; 1 on Office-Caltech", above=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.averaging == "prototypes":
+            why = "models are also averaged after the public images, of which there are no class means"
+            raise UserError("--set averaging", self.averaging, why)
 
     def optimiser(
         self, parameters: Iterable[Tensor], lr: float, momentum: float, weight_decay: float

@@ -10,8 +10,23 @@ import torch
 from torch import Tensor
 
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import AVERAGING, Averaging, Server, Summed, param, total_variances, weighted_mean
+from protofed.methods.base import (
+    AVERAGING,
+    Averaging,
+    Server,
+    Summed,
+    Trained,
+    Turn,
+    param,
+    total_variances,
+    weighted_mean,
+)
 from protofed.methods.local import Local
+from protofed.methods.server.prototype_distances import closeness
+from protofed.prototypes import class_means
+
+MEANS = "averaging"
+"""What the class means are called by which clients are weighed; no method has a set of this name."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +46,11 @@ class FedAvg(Local):
         "mean", "how BatchNorm's variances are averaged; total: with the variance of the clients' means added"
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.averaging == "prototypes" and self.collect is None:
+            object.__setattr__(self, "collect", "eval-pass")  # the class is frozen
+
     def shares(self, name: str) -> bool:  # noqa: ARG002
         """Everything."""
         return True
@@ -40,8 +60,16 @@ class FedAvg(Local):
         return Summed(self.averaging)
 
     def needs_each(self) -> bool:
-        """The variance of the clients' means is no sum of what they send."""
-        return self.norm == "total"
+        """The variance of the clients' means is no sum of what they send, nor is an average by their distances."""
+        return self.norm == "total" or self.averaging == "prototypes"
+
+    def upload(self, trained: Trained, turn: Turn) -> Upload:
+        """Weights and, where clients are weighed by them, class means."""
+        sent = super().upload(trained, turn)
+        if self.averaging != "prototypes":
+            return sent
+        means = class_means(trained.features, trained.labels, trained.classes)
+        return Upload(sent.weights, {**sent.prototypes, MEANS: means}, sent.numbers, sent.sums)
 
     def aggregate(self, uploads: Upload, server: Server) -> Broadcast:  # noqa: ARG002
         """W = Σ_k (n_k / n) w_k, or the plain mean of several public codes."""
@@ -57,4 +85,6 @@ class FedAvg(Local):
     def importance(self, uploads: Upload) -> Tensor:
         """How much each client counts in an average [N]; only their ratios matter."""
         samples = uploads.numbers["samples"]
+        if self.averaging == "prototypes":
+            return samples * closeness(uploads.prototypes[MEANS])
         return samples if self.averaging == "samples" else torch.ones_like(samples)

@@ -35,7 +35,8 @@ class FedBABU(FedAvg):
     def upload(self, trained: Trained, turn: Turn) -> Upload:
         """The body, which the second phase has left as it was."""
         sent = super().upload(trained, turn)
-        return Upload({name: tensor for name, tensor in sent.weights.items() if is_body(name)}, {}, sent.numbers)
+        body = {name: tensor for name, tensor in sent.weights.items() if is_body(name)}
+        return Upload(body, sent.prototypes, sent.numbers)
 
     def summed(self) -> Summed | None:
         """A mean is a sum."""

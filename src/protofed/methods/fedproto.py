@@ -37,14 +37,14 @@ class FedProto(FedAvg):
     collect: Collect = param("last-epoch", COLLECT)
     absent: Literal["drop", "keep"] = param("drop", "the prototype of a class that nobody sent this round")
     share_weights: bool = param(False, "RethinkFL's port averages the weights too")
-    initial: Literal["common", "own"] = param(
-        "common", "weights; own: each client draws its own, as in the public code"
-    )
+    initial: Literal["common", "own"] = param("common", "weights; own: each client draws its own, as in public code")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.share_weights and self.initial == "own":
             raise UserError("--set initial", self.initial, "with share_weights all begin with the server's")
+        if self.averaging == "prototypes" and not self.share_weights:
+            raise UserError("--set averaging", self.averaging, "without share_weights no weights are averaged")
 
     def shares(self, name: str) -> bool:  # noqa: ARG002
         """No weights, unless asked for."""

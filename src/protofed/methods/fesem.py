@@ -37,14 +37,13 @@ class FeSEM(FedAvg):
         """E-step: r_i = argmin_k |w_i − W_k|².  M-step: W_k = the mean of its members' w_i."""
         previous, clock = server.previous, server.clock
         average = super().aggregate(uploads, server).weights
-        samples = uploads.numbers["samples"]
-        importance = samples if self.averaging == "samples" else torch.ones_like(samples)
-        who = torch.tensor(clock.who, device=samples.device)
+        importance = self.importance(uploads)
+        who = torch.tensor(clock.who, device=importance.device)
 
         first = not previous.kept
         if first:
             centres = seeds(uploads.weights, self.clusters, key(clock.seed, "fesem", clock.round))
-            assignment = torch.full((clock.clients,), -1, device=samples.device)
+            assignment = torch.full((clock.clients,), -1, device=importance.device)
         else:
             centres = {name: previous.kept[f"centres/{name}"] for name in uploads.weights}
             assignment = previous.kept["assignment"].index_fill(0, who, -1)

@@ -37,7 +37,7 @@ class ModelCard:
     mean: list[float]  # per channel, of pixels scaled to 0..1
     std: list[float]
     model: str  # a name that `protofed models` lists, or a model of the user's own
-    extended_by: str | None  # the method whose `extend` changed the model: a name, or the user's own; None: none has
+    extended_by: str | None  # the method whose `extend` changed the model, or whose `rule` answers: a name; None: none
     head_classes: int  # the classifier knows the first so many classes; the others were added
     feature_size: int
     encoder: bool  # a frozen encoder, encoder.safetensors, comes first
@@ -55,6 +55,7 @@ class ModelCard:
     held_out: dict[str, float]  # of this model on test images of its classes, by rule, and how many they are
     added: list[dict[str, Any]] = field(default_factory=list)  # classes without training: see add_class.py
     optimiser: str = Experiment.optimiser  # as in the run, for clients that come later; not in cards of 0.1
+    rule: str | None = None  # the method's own, by which a client's model answers; what it needs: turn.safetensors
 
     def __post_init__(self) -> None:
         hints = get_type_hints(ModelCard)
@@ -74,8 +75,15 @@ class ModelCard:
             refusal.check(rule, table)
         if self.extended_by is not None:
             check_type("method params", self.method.get("params"), dict)
+        if self.rule is not None and (self.extended_by is None or self.rule in ("", *RULES)):
+            raise UserError("rule", self.rule, f"it needs a method, and another name than {listed(RULES)}")
         if not 1 <= self.head_classes <= len(self.classes):
             raise UserError("head_classes", self.head_classes, f"it must be from 1 to {len(self.classes)}")
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """By which it can be asked; the first is how it answers unless told otherwise."""
+        return RULES if self.rule is None else (self.rule, *RULES)
 
     @property
     def shape(self) -> tuple[int, int, int]:

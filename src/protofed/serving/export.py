@@ -27,7 +27,8 @@ from protofed.runs.network_label import read_network_label
 from protofed.runs.result import Result, summarise
 from protofed.runs.run import Run, new_run
 from protofed.serving import refusal
-from protofed.serving.card import RULES, TRAINING, ModelCard
+from protofed.serving.card import TRAINING, ModelCard
+from protofed.serving.own_rule import turn_tensors
 from protofed.serving.predictor import Predictor
 from protofed.serving.prototype_index import PrototypeIndex
 
@@ -131,10 +132,19 @@ def export_run(
         some = [row for row, member in enumerate(group.members) if member in members]
         pool = _class_means(run, group, some if whole is not None else [group.members.index(chosen)], state)
         source = "class means of training data, computed at export: the method shares none for this"
-    card = _card(run, group, chosen, pool, {"whose": whose, "source": source}, ended)
+    rule = run.method.rule if whole is None and run.method.rule else None
+    turn = _turn(run, group, chosen) if rule is not None else None
+    card = _card(run, group, chosen, pool, {"whose": whose, "source": source}, ended, rule)
     weights = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
     own_code = None if card.model in MODELS else factory_of(card.model)
-    return measured(Predictor(card, weights, pool, run.encoder, own_code, run.method), _held_out(run, members[chosen]))
+    made = Predictor(card, weights, pool, run.encoder, own_code, run.method, turn)
+    return measured(made, _held_out(run, members[chosen]))
+
+
+def _turn(run: Run, group: Group, chosen: int) -> dict[str, Tensor]:
+    """What a client knows after training, for its method's own rule."""
+    turns = run.engine.turns_after(group, [group.members.index(chosen)], run.broadcast)
+    return turn_tensors(turns.turn(turns.personal.rows(0), torch.tensor(0)))
 
 
 def _standing_in(experiment: Experiment, folder: RunFolder) -> Federation:
@@ -148,17 +158,19 @@ def _standing_in(experiment: Experiment, folder: RunFolder) -> Federation:
 def measured(predictor: Predictor, samples: HeldOut) -> Exported:
     """The same model, whose card says how it fares on held-out images and which distances are too large."""
     order = torch.randperm(len(samples[1]), generator=generator("held-out"))
-    features, logits = predictor.outputs(samples[0][order])
+    images = samples[0][order]
+    plain = predictor.outputs(images)
     labels = samples[1][order]
     known = (labels >= 0) & predictor.pool.prototypes.present[labels]
     accuracy: dict[str, float] = {"images": int(known.sum()), "unknown_images": int((~known).sum())}
     tables = {}
-    for rule in RULES:
-        found = predictor.answer(features, logits, rule, top=1)
+    for rule in predictor.card.rules:
+        seen = predictor.outputs(images, rule) if rule == predictor.card.rule else plain
+        found = predictor.answer(*seen, rule, top=1)
         if bool(known.any()):
             accuracy[rule] = 100 * float((found.top[:, 0] == labels)[known].double().mean())
         tables[rule] = refusal.calibrate(found.distances[known, 0], found.distances[~known, 0])
-    kept = {"features": features[:MOST], "labels": torch.where(known, labels, -1)[:MOST]}
+    kept = {"features": plain[0][:MOST], "labels": torch.where(known, labels, -1)[:MOST]}
     return Exported(predictor.with_card(held_out=accuracy, refusal=tables), kept)
 
 
@@ -195,7 +207,13 @@ def _held_out(run: Run, client: Client) -> HeldOut:
 
 
 def _card(
-    run: Run, group: Group, chosen: int, pool: PrototypeIndex, about: dict[str, str], ended: str | None
+    run: Run,
+    group: Group,
+    chosen: int,
+    pool: PrototypeIndex,
+    about: dict[str, str],
+    ended: str | None,
+    rule: str | None,
 ) -> ModelCard:
     experiment, client = run.experiment, run.federation.members[chosen]
     specs = experiment.model.split(",")
@@ -215,7 +233,8 @@ def _card(
         mean=list(mean),
         std=list(std),
         model=specs[chosen * len(specs) // run.federation.total],
-        extended_by=None if type(run.method).extend is Method.extend else experiment.method,
+        extended_by=None if type(run.method).extend is Method.extend and rule is None else experiment.method,
+        rule=rule,
         head_classes=len(run.federation.classes),
         feature_size=group.feature_size,
         encoder=run.encoder is not None,

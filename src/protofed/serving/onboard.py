@@ -114,6 +114,10 @@ def onboard(
     """
     spec = model or predictor.card.model
     alike = spec == predictor.card.model or predictor.card.model not in MODELS  # then it was named to load the model
+    if alike and predictor.card.rule is not None:
+        card = predictor.card
+        why = f"the model is {card.whose}'s own and answers by {card.rule}, which a newcomer does not train"
+        raise UserError("MODEL", card.method["name"], why, hint="export the averaged one, without --client")
     start = _checked(start or ("pretrained" if alike else "random"), predictor, spec, alike)
     if shots is not None and shots < 1:
         raise UserError("--shots", shots, "it must be 1 or more")
@@ -226,7 +230,7 @@ def _exported(
     predictor: Predictor, state: dict[str, Tensor], spec: str, alike: bool, pool: PrototypeIndex, client: Client
 ) -> Exported:
     """The new client's model, like one that `export` makes."""
-    plain: dict[str, Any] = {} if alike else {"extended_by": None}
+    plain: dict[str, Any] = {} if alike else {"extended_by": None, "rule": None}
     number = {**predictor.card.prototypes, "number": int(pool.prototypes.filled.sum())}
     classes = predictor.card.classes[: predictor.card.head_classes]
     about: dict[str, Any] = {"whose": "a client that came later", "prototypes": number, "classes": classes, "added": []}

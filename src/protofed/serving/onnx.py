@@ -17,14 +17,14 @@ from protofed.serving.predictor import Predictor
 
 
 class _Network(nn.Module):
-    """Pixels from 0 to 255, as float32 [n, c, h, w], to features and logits; normalisation is inside."""
+    """Pixels from 0 to 255, as float32 [n, c, h, w], to features and logits, by the card's rule if it names one."""
 
     middle: Tensor
     scale: Tensor
 
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
-        self.module = predictor.module.eval()
+        self.module, self.rule = predictor.module.eval(), predictor.own_rule
         self.encoder = None if predictor.encoder is None else predictor.encoder.module
         mean, std = (torch.tensor(part).view(-1, 1, 1) for part in (predictor.card.mean, predictor.card.std))
         self.register_buffer("middle", 255 * mean)
@@ -35,7 +35,7 @@ class _Network(nn.Module):
         if self.encoder is not None:
             x = self.encoder(x).features[..., None, None]
         out = self.module(x)
-        return out.features, out.logits
+        return out.features, out.logits if self.rule is None else self.rule(out)
 
 
 def write_onnx(predictor: Predictor, path: Path) -> None:

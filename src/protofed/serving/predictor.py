@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +22,7 @@ from protofed.models import MODELS, ModelSpec, build, check_size
 from protofed.models.output import Output
 from protofed.models.stacking import bytes_per_image
 from protofed.serving import refusal
-from protofed.serving.card import RULES, ModelCard, Rule
+from protofed.serving.card import ModelCard
 from protofed.serving.input_images import of_array
 from protofed.serving.prototype_index import PrototypeIndex
 
@@ -133,10 +134,11 @@ class Predictor:
         pool: the prototypes [C, M, D], with the client that each comes from.
         encoder: the frozen encoder that comes before the model; None without one.
         model: how to make a model of your own, which the card only names.
-        method: a method of your own that extended the model, which the card only names.
+        method: a method of your own that extended the model, or by whose rule it answers; the card only names it.
+        turn: what a client knew after its training, by name, where the model answers by its method's own rule.
 
     Raises:
-        UserError: the tensors are not those of the model that the card names.
+        UserError: the tensors are not those of the model that the card names, or not what its rule needs.
 
     Example:
         >>> import numpy as np
@@ -157,11 +159,12 @@ class Predictor:
         encoder: Encoder | None = None,
         model: ModelSpec | None = None,
         method: str | Method | None = None,
+        turn: Mapping[str, Tensor] | None = None,
     ) -> None:
         """`model` and `method` are needed where the card names the user's own, which are code."""
         self.card, self.state, self.pool, self.encoder, self.model = card, dict(state), pool, encoder, model
         self.method = _extending(card, method)
-        """The method whose `extend` changed the model, if one has."""
+        """The method whose `extend` changed the model, or by whose rule it answers, if there is one."""
         named = method is not None and self.method is not None  # what a user's own leaves of the model only it knows
         if card.model in MODELS and not named:
             check_size(card.model, _shape(card, encoder), card.head_classes, state)
@@ -176,6 +179,9 @@ class Predictor:
         self.module.load_state_dict(self.state)
         mean, std = (torch.tensor(part, dtype=torch.float64).view(-1, 1, 1) for part in (card.mean, card.std))
         self._middle, self._scale = (255 * mean).float(), (1 / (255 * std)).float()
+        self.turn = None if card.rule is None else dict(turn or {})
+        self.own_rule = None if self.turn is None else self._checked_rule(self.turn)
+        """Logits of the module's output by the method's own rule, if the card names one."""
 
     @classmethod
     def read(cls, path: Path, model: ModelSpec | None = None, method: str | Method | None = None) -> Predictor:
@@ -187,7 +193,8 @@ class Predictor:
             flat = load_file(path / "prototypes.safetensors")
             pool = PrototypeIndex.from_flat(flat, len(card.classes), card.feature_size)
             encoder = _read_encoder(path) if card.encoder else None
-            return cls(card, load_file(path / "model.safetensors"), pool, encoder, model, method)
+            turn = None if card.rule is None else load_file(path / "turn.safetensors")
+            return cls(card, load_file(path / "model.safetensors"), pool, encoder, model, method, turn)
         except (SafetensorError, OSError, TypeError, ValueError) as error:  # UserError is a ValueError
             hint = getattr(error, "hint", None)
             raise UserError("MODEL", str(path), f"it cannot be read: {error}", hint=hint) from None
@@ -199,6 +206,8 @@ class Predictor:
             save_file({name: tensor.contiguous() for name, tensor in self.state.items()}, draft / "model.safetensors")
             save_file(self.pool.flat(), draft / "prototypes.safetensors")
             save_file(dict(held_out), draft / "held-out.safetensors")
+            if self.turn is not None:
+                save_file(self.turn, draft / "turn.safetensors")
             if self.encoder is not None:
                 self.encoder.write(draft / "encoder.safetensors")
             (draft / "card.json").write_text(self.card.to_json(), encoding="utf-8")
@@ -210,7 +219,7 @@ class Predictor:
     def with_card(self, pool: PrototypeIndex | None = None, **changes: Any) -> Predictor:
         """Return the same model, of which the card says some things anew; maybe with other prototypes."""
         card = dataclasses.replace(self.card, **changes)
-        return Predictor(card, self.state, pool or self.pool, self.encoder, self.model, self.method)
+        return Predictor(card, self.state, pool or self.pool, self.encoder, self.model, self.method, self.turn)
 
     def pixels(self, images: Tensor) -> Tensor:
         """Return what the module sees of uint8 images of the card's shape, or of an encoder's features of them."""
@@ -221,19 +230,25 @@ class Predictor:
         return (images - self._middle) * self._scale
 
     @torch.no_grad()
-    def outputs(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute features [n, D] and logits [n, C] of images, as `pixels` takes them."""
+    def outputs(self, images: Tensor, rule: str | None = None) -> tuple[Tensor, Tensor]:
+        """Compute features [n, D] and logits [n, C] of images, as `pixels` takes them.
+
+        Logits are the head's unless `rule` is the method's own.
+        """
+        own = self.own_rule if rule is not None and rule == self.card.rule else None
         self.module.eval()
         at_once = max(1, BYTES // bytes_per_image(self.module, self.pixels(images[:1])[0])) if len(images) else 1
         made = [cast(Output, self.module(self.pixels(part))) for part in torch.split(images, at_once)]
-        return torch.cat([out.features for out in made]), torch.cat([out.logits for out in made])
+        logits = [out.logits if own is None else own(out) for out in made]
+        return torch.cat([out.features for out in made]), torch.cat(logits)
 
-    def predict(self, x: Any, rule: Rule = "nearest", top: int = 3, reject: float | None = None) -> Predictions:
+    def predict(self, x: Any, rule: str | None = None, top: int = 3, reject: float | None = None) -> Predictions:
         """Find the best classes of images.
 
         Args:
             x: an array or a tensor, uint8 [n, channels, height, width] or [n, height, width].
-            rule: `nearest`, by the nearest prototype, or `head`, by the classifier.
+            rule: `nearest`, by the nearest prototype, `head`, by the classifier, or what the card's `rule` names, the
+                method's own; the last is the default where there is one, otherwise `nearest`.
             top: how many classes of each image.
             reject: refuse an image that is farther from what is known than all but this part of held-out images.
 
@@ -243,14 +258,15 @@ class Predictor:
         Raises:
             UserError: the images are not of the card's shape, `rule` is unknown, or `top` or `reject` is out of bounds.
         """
-        return self.answer(*self.outputs(of_array(x, self.card.shape)), rule, top, reject)
+        rule = self.card.rules[0] if rule is None else rule
+        return self.answer(*self.outputs(of_array(x, self.card.shape), rule), rule, top, reject)
 
     def answer(
-        self, features: Tensor, logits: Tensor, rule: Rule = "nearest", top: int = 3, reject: float | None = None
+        self, features: Tensor, logits: Tensor, rule: str = "nearest", top: int = 3, reject: float | None = None
     ) -> Predictions:
-        """Find the best classes of images whose features [n, D] and logits [n, C] are known; see `predict`."""
-        if rule not in RULES:
-            raise unknown("--rule", rule, RULES)
+        """Find the best classes of images whose features [n, D] and logits [n, C] by the rule are known."""
+        if rule not in self.card.rules:
+            raise unknown("--rule", rule, self.card.rules)
         if top < 1:
             raise UserError("--top", top, "it must be 1 or more")
         rates = None if reject is None else refusal.at(self.card.refusal.get(rule, {}), reject)
@@ -259,6 +275,24 @@ class Predictor:
         refused = distances[:, 0] > (math.inf if rates is None else rates["threshold"])
         top = min(top, found.shape[1])
         return Predictions(self.card.classes, found[:, :top], distances[:, :top], margin, *won, refused, rates)
+
+    @torch.no_grad()
+    def _checked_rule(self, turn: Mapping[str, Tensor]) -> Callable[[Output], Tensor]:
+        """The method's own rule with a client's turn, once it has answered: the file is somebody's word."""
+        from protofed.serving.own_rule import turn_from
+
+        assert self.method is not None  # the card names it
+        shape = _shape(self.card, self.encoder)
+        try:
+            rule = partial(self.method.answer, turn=turn_from(turn))
+            found = rule(cast(Output, self.module.eval()(torch.zeros(2, *shape))))
+            fits = found.shape == (2, self.card.head_classes)
+        except (KeyError, IndexError, ValueError, TypeError, RuntimeError, AttributeError):
+            fits = False
+        if not fits or self.method.rule != self.card.rule:
+            why = f"turn.safetensors, or the method {self.method.name}, is not what this rule needs"
+            raise UserError("rule", self.card.rule, why)
+        return rule
 
     def _nearest(self, features: Tensor, top: int) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
         found, distances, slots = self.pool.nearest(features, max(2, top))
@@ -279,8 +313,8 @@ def load(path: str | Path, model: ModelSpec | None = None, method: str | Method 
     Args:
         path: the folder that `protofed export` has made.
         model: how to make a model of your own, which the card only names.
-        method: a method of your own that extended the model: `path/to/file.py:ClassName`, which takes the card's
-            parameters, or a Method object, which has its own.
+        method: a method of your own that extended the model, or by whose rule it answers: `path/to/file.py:ClassName`,
+            which takes the card's parameters, or a Method object, which has its own.
 
     Returns:
         What predicts classes of images.
@@ -299,7 +333,7 @@ def load(path: str | Path, model: ModelSpec | None = None, method: str | Method 
 
 
 def _extending(card: ModelCard, method: str | Method | None) -> Method | None:
-    """The method whose `extend` changed the model; a card never names code that is run."""
+    """The method whose `extend` changed the model, or whose rule answers; a card never names code that is run."""
     if card.extended_by is None:
         return None
     from protofed.methods import build_method, method_names
@@ -308,7 +342,8 @@ def _extending(card: ModelCard, method: str | Method | None) -> Method | None:
     if isinstance(method, Method):
         return method
     if method is None and card.extended_by not in method_names():
-        why = f"the model was extended by the method {card.extended_by}, which is your own code"
+        does = "was extended by" if card.rule is None else f"answers by {card.rule}, a rule of"
+        why = f"the model {does} the method {card.extended_by}, which is your own code"
         raise missing_value("--method", why, hint="name its file")
     return build_method(method or card.extended_by, card.method["params"])
 
