@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from protofed.errors import UserError
-from protofed.evaluation.accuracy import validation_score
+from protofed.evaluation.accuracy import validation_name
 from protofed.evaluation.snapshot import Snapshot
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast
@@ -232,7 +232,8 @@ def test_patience_needs_validation_data() -> None:
 
 
 def test_the_validation_score_is_that_of_the_methods_rule() -> None:
-    accuracy = {"own/val/head": 1.0, "own/val/nearest": 2.0, "own/own/nearest": 3.0}
-    assert validation_score("own/own/nearest", accuracy) == 2.0
-    assert validation_score("global/domain/head", accuracy) == 1.0
-    assert validation_score("own/own/head", {"own/own/head": 5.0}) is None
+    known = ["own/val/head", "own/val/nearest", "own/own/nearest", "own/val/head:ece", "own/val/nearest:f1"]
+    assert validation_name("own/own/nearest", "accuracy", known) == "own/val/nearest"
+    assert validation_name("global/domain/head", "accuracy", known) == "own/val/head"
+    assert validation_name("own/own/nearest", "f1", known) == "own/val/nearest:f1"
+    assert validation_name("own/own/nearest", "ece", known) == "own/val/head:ece"
