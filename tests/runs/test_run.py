@@ -106,6 +106,23 @@ def test_what_a_backdoor_does_is_asked_where_the_uninterrupted_run_asks(tmp_path
     stopped_and_resumed(tmp_path, experiment(method="fedavg", attack="backdoor", eval_every=5, rounds=6), after=2)
 
 
+def test_a_resumed_run_has_the_same_metrics(tmp_path: Path) -> None:
+    plan = experiment(metrics="f1,auc,ece,few,class,worst10", val_metric="ece", val_fraction=0.2, patience=2)
+    stopped_and_resumed(tmp_path, plan, after=2)
+    result = Result.read(tmp_path / "cut")
+    errors = [(one.round, one.accuracy["own/own/head:ece"]) for one in result.history]
+    found = result.accuracy["own/own/head:ece"]
+    assert (found.best_round, found.best) == min(errors, key=lambda pair: pair[1])
+    assert len({value for _, value in errors}) > 1
+    assert result.accuracy["own/own/head:worst10"].last == min(result.accuracy["own/own/head"].per_client)
+    undefined = {name: one.undefined for name, one in result.accuracy.items() if one.undefined}
+    assert undefined
+    rows = [(row["client"], row["score"]) for row in result.rows() if row["round"] == result.rounds]
+    assert not {(client, name) for name, who in undefined.items() for client in who} & {*rows}
+    assert all((client, "own/own/head") in rows for client in range(result.clients))
+    assert "NaN" not in (tmp_path / "cut/rounds.jsonl").read_text() + (tmp_path / "cut/result.json").read_text()
+
+
 @pytest.mark.parametrize("kind", ["sudden", "gradual"])
 def test_a_drift_goes_on_where_it_was(tmp_path: Path, kind: str) -> None:
     stopped_and_resumed(tmp_path, experiment(drift=kind, rounds=4), after=3)
@@ -224,6 +241,15 @@ def test_patience_counts_the_evaluations_that_are_due() -> None:
     assert run.ended_by() == "patience"  # round 4 is not above round 2, and neither 1 nor 3 was due
     run.history[-1] = a_round(4, accuracy={"global/val/head": 50.1})
     assert not run.over()
+
+
+def test_patience_waits_for_a_lower_calibration_error() -> None:
+    run = new_run(experiment(**{**PATIENT, "patience": 2}, val_metric="ece"))
+    for number, error in enumerate([9.0, 8.0, 7.0, 7.5], start=1):
+        run.history.append(a_round(number, accuracy={"global/val/head": 10.0 * number, "global/val/head:ece": error}))
+        assert not run.over()
+    run.history.append(a_round(5, accuracy={"global/val/head": 99.0, "global/val/head:ece": 7.0}))
+    assert run.ended_by() == "patience"
 
 
 def test_patience_needs_validation_data() -> None:

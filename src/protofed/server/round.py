@@ -54,8 +54,8 @@ class Round:
         suspected: the clients that a defence suspected; None without a defence.
         epsilon: what privacy has cost so far, math.inf without noise; None where nothing is promised.
         most_clusters: the most prototypes of a class at one client; None where clients look for one only.
-        tested: the clients that `per_client` is of; None for all.
         undefined: the clients that a metric is not defined for, by the score's name; see docs/metrics.md.
+        tested: the clients that `per_client` is of; None for all.
         backdoor: how often a backdoor opens, in percent; None without that attack.
 
     Example:
@@ -85,8 +85,8 @@ class Round:
     suspected: Sequence[int] | None = None  # None without a defence
     epsilon: float | None = None  # None without --privacy; math.inf without noise
     most_clusters: int | None = None  # prototypes of a class at one client; None where clients look for one only
-    tested: Sequence[int] | None = None  # the clients that `per_client` is of, if not all
     undefined: Mapping[str, list[int]] = field(default_factory=dict)  # clients without a metric, where there are some
+    tested: Sequence[int] | None = None  # the clients that `per_client` is of, if not all
     backdoor: float | None = None  # None without --attack backdoor
 
     def without_evaluation(self) -> Round:
