@@ -190,12 +190,23 @@ class Experiment:
     eval_every: int = _option(
         1, "Rounds between evaluations; the last round is always evaluated.", "training", at_least=1
     )
+    metrics: str = _option(
+        "none",
+        "Metrics beside accuracy, comma-separated: balanced, f1, auc, ece, many, medium, few, class (recall of each), "
+        "class=NAME, worst, worst10.",
+        "training",
+    )
+    val_metric: str = _option(
+        "accuracy",
+        "Metric by which validation data decides (--patience, --tune), one that --metrics knows.",
+        "training",
+    )
     time_budget: float | None = _option(
         None, "Stop after the round in which so many seconds have passed.", "training", above=0
     )
     patience: int | None = _option(
         None,
-        "Stop when validation accuracy has not risen for so many evaluations (--val-fraction).",
+        "Stop when validation accuracy, or --val-metric, is no better for so many evaluations (--val-fraction).",
         "training",
         at_least=1,
     )
@@ -308,6 +319,8 @@ class Options(TypedDict, total=False):
     precision: Literal["float32", "float64", "tf32", "bf16"]
     deterministic: bool
     eval_every: int
+    metrics: str
+    val_metric: str
     time_budget: float | None
     patience: int | None
     checkpoint_every: int

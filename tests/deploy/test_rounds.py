@@ -69,6 +69,39 @@ def test_a_run_over_the_network_equals_the_sequential_one(method: str, tmp_path:
     assert_same(tmp_path / "run", sequential(experiment(method)))
 
 
+EVERY_METRIC = "balanced,f1,auc,ece,many,medium,few,class,worst,worst10"
+
+
+def test_metrics_over_the_network_equal_the_sequential_ones(tmp_path: Path) -> None:
+    asked = replace(experiment("fedproto"), metrics=EVERY_METRIC, alpha=0.1, val_fraction=0.1)
+    serve(Loopback(in_simulation(4)), asked, Settings(out=str(tmp_path / "run")))
+    local = sequential(asked)
+    assert_same(tmp_path / "run", local)
+    assert [line["undefined"] for line in lines(tmp_path / "run")] == [one.undefined for one in local.history]
+    assert {"own/own/head:few", "own/own/nearest:auc", "own/val/head:worst10"} <= local.history[-1].accuracy.keys()
+
+
+def test_an_owner_may_keep_metrics(tmp_path: Path) -> None:
+    asked = replace(experiment("fedproto"), metrics="f1,worst", rounds=1)
+    nodes = {100 + k: with_folder(tmp_path, k) for k in range(4)}
+    nodes[102] = with_folder(tmp_path, 2, send=["prototypes", "numbers", "accuracies"])
+    serve(Loopback(nodes), asked, Settings(out=str(tmp_path / "run")))
+    (line,), whole = lines(tmp_path / "run"), sequential(asked).history[-1]
+    assert line["undefined"]["own/own/head:f1"] == [2]
+    kept = whole.per_client["own/own/head:f1"]
+    assert line["per_client"]["own/own/head:f1"] == [kept[0], kept[1], kept[3]]
+    assert line["accuracy"]["own/own/head:worst"] == whole.accuracy["own/own/head:worst"]
+
+
+def test_shots_need_what_clients_with_data_of_their_own_do_not_tell(tmp_path: Path) -> None:
+    asked = replace(experiment("fedproto"), clients=3, train_size=None, metrics="f1,few")
+    nodes = {100 + k: brings(tmp_path, k) for k in range(3)}
+    with pytest.raises(UserError, match="'f1,few' for --metrics: few would need everybody's number of samples"):
+        serve(Loopback(nodes), asked, Settings(str(tmp_path / "run"), **QUICK))
+    with pytest.raises(UserError, match="'f3' for --metrics"):
+        serve(Loopback({}), replace(asked, metrics="f3"), Settings(out=str(tmp_path / "other")))
+
+
 def exchanging(exchange: str, **more: Any) -> Experiment:
     """Clients that agree on public images before they train."""
     given: dict[str, Any] = {
@@ -571,6 +604,8 @@ def test_a_round_that_fails_again_and_again_ends_the_run(tmp_path: Path) -> None
         {"per_domain": {"global/domain/head": {"x": "high"}}},
         {"per_domain": {"global/domain/head": {}}},
         {"tested": [0, 1, 2, 3]},
+        {"undefined": {"own/own/head": [1]}},
+        {"per_domain": {"global/domain/head:f1": {"digits": 50.0}}},  # nobody has asked for it
     ],
 )
 def test_scores_that_are_none_are_left_out(lie: dict[str, Any], tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -48,14 +49,25 @@ def two_domains() -> Federation:
 
 
 @cache
-def played(method: str, engine: str = "stacked") -> Run:
+def played(method: str, engine: str = "stacked", metrics: str = "none") -> Run:
     """Two rounds with three of four clients each, too few to be perfect."""
-    return play(method, clients=two_domains(), engine=engine, model=Norm, rounds=2, participation=0.75, lr=0.05)
+    given: dict[str, Any] = {"rounds": 2, "participation": 0.75, "lr": 0.05, "metrics": metrics}
+    return play(method, clients=two_domains(), engine=engine, model=Norm, **given)
 
 
-def slow_scores(run: Run, model: str) -> dict[str, list[float]]:
-    """Every accuracy of the clients' own models, or of the averaged one, image by image."""
-    found: dict[str, list[float]] = {}
+class Answered(NamedTuple):
+    """What a client's model says of a test set by some rule."""
+
+    name: str  # model/test/rule
+    labels: list[int]
+    answers: list[int]
+    features: Tensor
+    logits: Tensor
+    prototypes: dict[int, Any]  # of each class that may be chosen
+
+
+def slow_answers(run: Run, model: str) -> Iterator[Answered]:
+    """What the clients' own models say, or the averaged one, image by image: client after client."""
     shared = run.method.references(run.broadcast)
     for k, client in enumerate(run.federation.clients):
         mine = run.engine.groups[0].own.take([k])
@@ -95,8 +107,16 @@ def slow_scores(run: Run, model: str) -> dict[str, list[float]]:
                 if test in ("own", "val"):
                     answers["nearest-own"] = reference.nearest_class(features.numpy(), sets, own_classes)
             for rule, answer in answers.items():
-                right = [a == b for a, b in zip(answer, samples.labels.tolist(), strict=True)]
-                found.setdefault(f"{model}/{test}/{rule}", []).append(100 * sum(right) / len(right))
+                chosen = {c: some for c, some in sets.items() if rule != "nearest-own" or c in own_classes}
+                yield Answered(f"{model}/{test}/{rule}", samples.labels.tolist(), answer, features, logits, chosen)
+
+
+def slow_scores(run: Run, model: str) -> dict[str, list[float]]:
+    """Every accuracy of each client."""
+    found: dict[str, list[float]] = {}
+    for name, labels, answers, *_ in slow_answers(run, model):
+        right = [a == b for a, b in zip(answers, labels, strict=True)]
+        found.setdefault(name, []).append(100 * sum(right) / len(right))
     return found
 
 

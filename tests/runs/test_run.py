@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from protofed.errors import UserError
-from protofed.evaluation.accuracy import validation_score
+from protofed.evaluation.accuracy import validation_name
 from protofed.evaluation.snapshot import Snapshot
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast
@@ -104,6 +104,23 @@ def test_ctrl_c_tests_the_last_round_and_the_resumed_run_is_the_uninterrupted_on
 
 def test_what_a_backdoor_does_is_asked_where_the_uninterrupted_run_asks(tmp_path: Path) -> None:
     stopped_and_resumed(tmp_path, experiment(method="fedavg", attack="backdoor", eval_every=5, rounds=6), after=2)
+
+
+def test_a_resumed_run_has_the_same_metrics(tmp_path: Path) -> None:
+    plan = experiment(metrics="f1,auc,ece,few,class,worst10", val_metric="ece", val_fraction=0.2, patience=2)
+    stopped_and_resumed(tmp_path, plan, after=2)
+    result = Result.read(tmp_path / "cut")
+    errors = [(one.round, one.accuracy["own/own/head:ece"]) for one in result.history]
+    found = result.accuracy["own/own/head:ece"]
+    assert (found.best_round, found.best) == min(errors, key=lambda pair: pair[1])
+    assert len({value for _, value in errors}) > 1
+    assert result.accuracy["own/own/head:worst10"].last == min(result.accuracy["own/own/head"].per_client)
+    undefined = {name: one.undefined for name, one in result.accuracy.items() if one.undefined}
+    assert undefined
+    rows = [(row["client"], row["score"]) for row in result.rows() if row["round"] == result.rounds]
+    assert not {(client, name) for name, who in undefined.items() for client in who} & {*rows}
+    assert all((client, "own/own/head") in rows for client in range(result.clients))
+    assert "NaN" not in (tmp_path / "cut/rounds.jsonl").read_text() + (tmp_path / "cut/result.json").read_text()
 
 
 @pytest.mark.parametrize("kind", ["sudden", "gradual"])
@@ -226,13 +243,23 @@ def test_patience_counts_the_evaluations_that_are_due() -> None:
     assert not run.over()
 
 
+def test_patience_waits_for_a_lower_calibration_error() -> None:
+    run = new_run(experiment(**{**PATIENT, "patience": 2}, val_metric="ece"))
+    for number, error in enumerate([9.0, 8.0, 7.0, 7.5], start=1):
+        run.history.append(a_round(number, accuracy={"global/val/head": 10.0 * number, "global/val/head:ece": error}))
+        assert not run.over()
+    run.history.append(a_round(5, accuracy={"global/val/head": 99.0, "global/val/head:ece": 7.0}))
+    assert run.ended_by() == "patience"
+
+
 def test_patience_needs_validation_data() -> None:
     with pytest.raises(UserError, match="invalid value '3' for --patience: it needs validation data"):
         new_run(experiment(patience=3))
 
 
 def test_the_validation_score_is_that_of_the_methods_rule() -> None:
-    accuracy = {"own/val/head": 1.0, "own/val/nearest": 2.0, "own/own/nearest": 3.0}
-    assert validation_score("own/own/nearest", accuracy) == 2.0
-    assert validation_score("global/domain/head", accuracy) == 1.0
-    assert validation_score("own/own/head", {"own/own/head": 5.0}) is None
+    known = ["own/val/head", "own/val/nearest", "own/own/nearest", "own/val/head:ece", "own/val/nearest:f1"]
+    assert validation_name("own/own/nearest", "accuracy", known) == "own/val/nearest"
+    assert validation_name("global/domain/head", "accuracy", known) == "own/val/head"
+    assert validation_name("own/own/nearest", "f1", known) == "own/val/nearest:f1"
+    assert validation_name("own/own/nearest", "ece", known) == "own/val/head:ece"

@@ -95,6 +95,7 @@ class Federation:
         novel: samples of other classes, which nobody trains on, for few-shot episodes; None without any.
         numbers: who these clients are, where the others are elsewhere; None if all are here.
         size: how many clients there are in all then.
+        sizes: then the training samples of each class over all clients [C], where they are known.
         encoding: how records of a file became samples; see `Dataset`.
 
     Raises:
@@ -116,6 +117,7 @@ class Federation:
     novel: Samples | None = None
     numbers: tuple[int, ...] | None = None
     size: int | None = None
+    sizes: Tensor | None = None
     encoding: Encoding | None = None
 
     def __repr__(self) -> str:
@@ -162,7 +164,10 @@ class Federation:
             train = _renumber(client.train, label, domain)
             validation = None if client.validation is None else _renumber(client.validation, label, domain)
             members.append(replace(client, train=train, pool=pools[id(client.pool)], validation=validation))
-        return replace(self, clients=tuple(members), classes=tuple(classes), domains=tuple(domains))
+        sizes = (
+            None if self.sizes is None else torch.zeros(len(classes), dtype=torch.int64).index_add(0, label, self.sizes)
+        )
+        return replace(self, clients=tuple(members), classes=tuple(classes), domains=tuple(domains), sizes=sizes)
 
     @property
     def total(self) -> int:
@@ -182,6 +187,11 @@ class Federation:
     def counts(self) -> Tensor:
         """Training samples per client and class [N, C]."""
         return torch.stack([client.counts(len(self.classes)) for client in self.clients])
+
+    @property
+    def class_sizes(self) -> Tensor | None:
+        """Training samples of each class over all clients [C]; None where those of others are not known."""
+        return self.counts.sum(0) if self.numbers is None else self.sizes
 
 
 def federate(dataset: Dataset, split: Split, clients: int, seed: int, val_fraction: float) -> Federation:

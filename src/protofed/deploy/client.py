@@ -28,6 +28,7 @@ from protofed.deploy.owner import PARTS, Owner
 from protofed.deploy.wire import FAILED, LARGEST, REFUSED, Packet, numbered, pack, part_of, read_book, spelt, unpack
 from protofed.engines.public_phase import PublicPhase
 from protofed.errors import RefusedError, UserError
+from protofed.evaluation.names import split_name
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload, tensors_in
 from protofed.methods.base import Clock
@@ -183,7 +184,10 @@ class WarmClient:
         self._count(turns=1)
 
     def tested(self, asked: Asked, arrived: Arrived) -> dict[str, Any] | None:
-        """Accuracies of this client's model, and of the one it was sent; nothing where they may not leave."""
+        """Accuracies of this client's model, and of the one it was sent; nothing where they may not leave.
+
+        Metrics leave beside them, where they may: of some classes they tell more than an accuracy does.
+        """
         if "accuracies" not in self.owner.send:
             return None
         asked.ledger.count("test", asked.memory, self.owner)
@@ -191,7 +195,7 @@ class WarmClient:
         with process_settings(arrived.run.experiment):
             scores = asdict(arrived.run.clients.evaluate(arrived.received))
         del scores["traffic"]  # that is the server's to count
-        return scores
+        return scores if "metrics" in self.owner.send else {name: _accuracies(some) for name, some in scores.items()}
 
     def trained(self, arrived: Arrived) -> tuple[Upload, float]:
         """What a turn makes, as it may leave, and its loss."""
@@ -229,6 +233,13 @@ class WarmClient:
             self.events.write(kind=plain(kind), **named, bytes_in=packet.size(), **more)
 
 
+def _accuracies(some: Any) -> Any:
+    """What a test says under some heading, without metrics."""
+    if isinstance(some, dict):
+        return {name: values for name, values in some.items() if not split_name(name)[1]}
+    return [name for name in some if not split_name(name)[1]] if isinstance(some, list) else some
+
+
 def plain(text: str) -> str:
     """What came from elsewhere as a line that can be written anywhere."""
     return "".join(one if one.isprintable() and one.isascii() else "?" for one in text[:LONGEST])
@@ -252,7 +263,8 @@ def federation_here(experiment: Experiment, owner: Owner) -> Federation:
         if owner.id not in whole.members:
             raise UserError("id", owner.id, f"the experiment has clients 0 to {len(whole.clients) - 1}")
         clients = (whole.members[owner.id],)
-    return replace(whole, clients=clients, numbers=(owner.id,), size=experiment.clients)
+    sizes = None if owner.data is not None else whole.class_sizes
+    return replace(whole, clients=clients, numbers=(owner.id,), size=experiment.clients, sizes=sizes)
 
 
 def hello(client: WarmClient, asked: Asked) -> Packet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from protofed.deploy.client import experiment_here, federation_here
@@ -9,6 +10,7 @@ from protofed.deploy.owner import PARTS, Owner
 from protofed.deploy.supervise import owner_at, place_of
 from protofed.engines.private import made_up_upload
 from protofed.errors import RefusedError
+from protofed.evaluation.names import ACCURACY, NONE
 from protofed.experiment import Experiment
 from protofed.runs.setup import prepare
 
@@ -40,7 +42,8 @@ def _check_turn(owner: Owner, experiment: Experiment) -> None:
     """Refuse what is known from the data and from what the method sends."""
     here = federation_here(experiment, owner)
     owner.check_samples(len(here.clients[0].train), experiment)
-    setup = prepare(experiment_here(experiment, owner), federation=here)
+    plain = replace(experiment, metrics=NONE, val_metric=ACCURACY)  # they may be of classes that others have
+    setup = prepare(experiment_here(plain, owner), federation=here)
     owner.check_epochs(sum(phase.epochs for phase in setup.method.phases(experiment.epochs)))
     upload = made_up_upload(setup.engine, setup.engine.groups[0], len(here.classes))[1]
     owner.check_parts([part for part in PARTS if getattr(upload, part)])

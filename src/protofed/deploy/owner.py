@@ -21,7 +21,7 @@ from protofed.internal.yaml_files import read_yaml
 T = TypeVar("T")
 PARTS = ("weights", "prototypes", "numbers", "sums")
 """What an upload may hold."""
-SENT = (*PARTS, "accuracies")
+SENT = (*PARTS, "accuracies", "metrics")
 """What may leave a client."""
 CHOOSES_DATA = ("train_size", "long_tail", "val_fraction")
 """Options by which an experiment takes a part of a client's samples: two parts that differ by one would show it."""
@@ -53,7 +53,9 @@ class Owner:
         "[fedproto, mp-fedcl]",
     )  # fmt: skip
     send: tuple[str, ...] = _key(
-        SENT, "What may leave: of weights, prototypes, numbers, sums, accuracies.", "[prototypes, numbers]"
+        SENT,
+        "What may leave: of weights, prototypes, numbers, sums, accuracies, metrics (of a test, with accuracies).",
+        "[prototypes, numbers]",
     )
     secure: Literal["optional", "required"] = _key(
         "optional", "required: uploads leave under the masks of secure aggregation alone.", "required"

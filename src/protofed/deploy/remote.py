@@ -18,6 +18,7 @@ from protofed.deploy.wire import LARGEST, Packet, pack, unpack
 from protofed.engines.base import Outcome
 from protofed.errors import LostError, RefusedError
 from protofed.evaluation.accuracy import MODELS, RULES, TESTS, Evaluation, certain_names
+from protofed.evaluation.names import asked_metrics, split_name
 from protofed.messages import Broadcast, Traffic, Upload
 from protofed.methods.base import Clock, PublicExchange
 from protofed.runs.clients import Clients
@@ -34,7 +35,6 @@ WORST = 1e12
 """A loss that is no usable number."""
 TRIES = 3
 """How often a round is played until it counts."""
-"""Names of accuracies that clients may tell."""
 
 
 class TrainReply(NamedTuple):
@@ -56,6 +56,7 @@ class Remote(Clients):
         self.clients, self.schema, self.settings = clients, schema, clients.settings
         rules = [*RULES, *filter(None, [setup.method.rule])]
         self.known = {"/".join(parts) for parts in itertools.product(MODELS, TESTS, rules)}
+        self.metrics = asked_metrics(setup.experiment, setup.federation.classes)
         self.scores = certain_names(setup.method, setup.engine.groups[0], setup.engine.initial_broadcast())
         self.clock = Clock(0, setup.experiment.rounds)
         self._traffic = Traffic()  # of the round or evaluation that is going on
@@ -154,8 +155,10 @@ class Remote(Clients):
         if not tested:
             raise LostError("no client has answered how good the models are")
         found: list[Evaluation] = [given[member] for member in tested]
-        names = [name for name in found[0].per_client if all(name in one.per_client for one in found)]
-        per_client = {name: [one.per_client[name][0] for one in found] for name in names}
+        told_by_any = dict.fromkeys(name for one in found for name in one.per_client)  # an owner may keep metrics
+        names = [n for n in told_by_any if split_name(n)[1] or all(n in one.per_client for one in found)]
+        per_client = {name: [one.per_client[name][0] for one in found if name in one.per_client] for name in names}
+        lack = {name: [member for member in tested if name not in given[member].per_client] for name in names}
         told: dict[str, dict[str, list[float]]] = {}
         for one in found:
             for name, domains in one.per_domain.items():
@@ -165,7 +168,8 @@ class Remote(Clients):
             name: {domain: statistics.median(values) for domain, values in domains.items()}
             for name, domains in told.items()
         }
-        diagnostic = [name for name in found[0].diagnostic if name in per_client]
+        marked = dict.fromkeys(name for one in found for name in one.diagnostic)
+        diagnostic = [name for name in marked if name in per_client]
         everyone = len(tested) == self.federation.total
         return Evaluation(
             per_client,
@@ -173,6 +177,7 @@ class Remote(Clients):
             diagnostic=diagnostic,
             tested=None if everyone else tested,
             traffic=traffic,
+            undefined={name: members for name, members in lack.items() if members},
         )
 
     def _turns(
@@ -255,12 +260,22 @@ class Remote(Clients):
             right = all(isinstance(value, float) and 0 <= value <= 100 for value in values)
             right &= all(len(some) == 1 for some in found.per_client.values()) and bool(values)
             right &= all(found.per_domain.values())
-            right &= self.scores <= found.per_client.keys() <= self.known and found.per_domain.keys() <= self.known
+            right &= self.scores <= found.per_client.keys()
+            right &= all(map(self._is_known, (*found.per_client, *found.per_domain)))
             named = self.clients.domains(self.federation.domains)
             right &= all(domains.keys() <= set(named) for domains in found.per_domain.values())
-            right &= set(found.diagnostic) <= found.per_client.keys() and (found.interval, found.tested) == ({}, None)
+            right &= set(found.diagnostic) <= found.per_client.keys() and (
+                found.interval,
+                found.tested,
+                found.undefined,
+            ) == ({}, None, {})
         except (KeyError, TypeError, AttributeError):
             right = False
         if not right:
             raise RefusedError("its accuracies are none")
         return found
+
+    def _is_known(self, name: str) -> bool:
+        """Whether a score of that name may be told: an accuracy, or a metric that the experiment asks for."""
+        base, metric = split_name(name)
+        return name in self.known or (base in self.known and metric in self.metrics)

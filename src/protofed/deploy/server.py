@@ -20,6 +20,7 @@ from protofed.deploy.secure_remote import Secure
 from protofed.deploy.server_settings import ELSEWHERE, Settings, check_out
 from protofed.engines.private import made_up_upload
 from protofed.errors import DivergedError, HopelessError, LostError, UserError, missing_value, misused
+from protofed.evaluation.names import SHOTS, asked_metrics
 from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
 from protofed.internal.yaml_files import read_yaml
@@ -85,6 +86,7 @@ def check(experiment: Experiment) -> None:
     for dataset in experiment.dataset.split("+"):
         check_name(dataset)
     check_split(experiment.split)
+    asked_metrics(experiment, None)
     if method.exchanges_public and experiment.public is None:
         raise missing_value("--public", f"{method.name} needs a public dataset, such as digit-domains")
     for name in ELSEWHERE:
@@ -123,6 +125,10 @@ def _prepared(experiment: Experiment, clients: Connections, said: NetworkLabel) 
         experiment, engine="sequential", width=None, device="cpu", secure=False, public=public, data_dir=None
     )
     federation = Federation(tuple(stand_ins), tuple(said["classes"]), tuple(said["domains"]))
+    by_size = {*SHOTS} & {*asked_metrics(experiment, federation.classes)}
+    if by_size and said["brings"]:
+        why = f"{', '.join(sorted(by_size))} would need everybody's number of samples of each class, which nobody tells"
+        raise UserError("--metrics", experiment.metrics, why)
     setup = prepare(local, federation=federation)
     method, group = setup.method, setup.engine.groups[0]
     upload = made_up_upload(setup.engine, group, len(said["classes"]))[1].reorder(torch.tensor([0]))

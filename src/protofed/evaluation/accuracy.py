@@ -3,11 +3,13 @@
 Models: `own` (the client's last trained one), `global` (the averaged one, where there is one). Tests: `own` (the
 client's label distribution), `all` (every class), `domain` (its domain), `val` (held out of its training data), `novel`
 (classes nobody trains on). Rules: `head` (the classifier), `nearest` (nearest prototype), `nearest-own` (the same among
-the client's own classes) and, on novel classes, `5-way-5-shot` and the like (nearest mean of a few examples).
+the client's own classes) and, on novel classes, `5-way-5-shot` and the like (nearest mean of a few examples). What is
+asked for beside accuracies is named model/test/rule:metric (`names.py`).
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,14 +22,17 @@ from protofed.data.federation import Federation
 from protofed.engines.base import Engine
 from protofed.engines.client_group import Group, State
 from protofed.evaluation.few_shot import Episodes, interval
+from protofed.evaluation.metrics import Answers, Metrics
+from protofed.evaluation.names import asked_metrics, split_name, with_metric
 from protofed.messages import Broadcast, Traffic
 from protofed.methods.base import Method
-from protofed.prototypes import Prototypes, class_means, nearest_class
+from protofed.prototypes import Prototypes, class_means
+from protofed.server.round import defined_at
 
 Scores = tuple[Sequence[int], Tensor]
-"""Clients and their accuracies, still on the device."""
-Right = tuple[int, Tensor]
-"""A group, and how many images of each domain its averaged model gets right."""
+"""Clients and their accuracies or metrics, still on the device."""
+OfDomains = tuple[int, Tensor]
+"""A group, and a number of its averaged model for each domain: images that are right, or a metric."""
 
 T = TypeVar("T")
 
@@ -43,27 +48,42 @@ MODEL_BYTES = 2**30
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Accuracies after a round."""
+    """Accuracies after a round, and other metrics."""
 
     per_client: dict[str, list[float]] = field(default_factory=dict)
     per_domain: dict[str, dict[str, float]] = field(default_factory=dict)
     interval: dict[str, float] = field(default_factory=dict)  # of few-shot episodes
     diagnostic: list[str] = field(default_factory=list)  # by class means of the client's own data, not by the method
     tested: list[int] | None = None  # the clients that `per_client` is of, if not all
+    undefined: dict[str, list[int]] = field(default_factory=dict)  # those of them that a metric is not defined for
     traffic: Traffic = field(default_factory=Traffic)  # what it took to ask clients that are elsewhere
 
     def means(self, without: Container[int] = ()) -> dict[str, float]:
-        """Each accuracy as one number: the mean over domains where it is known per domain, else over clients.
+        """Each score as one number: the mean over domains where it is known per domain, else over clients.
 
-        `without` some clients, such as those that attack.
+        `without` some clients, such as those that attack. What is defined at no other client has no mean.
         """
-        clients = {}
-        for name, values in self.per_client.items():
-            who = self.tested if self.tested is not None else range(len(values))
-            counted = [value for member, value in zip(who, values, strict=True) if member not in without]
-            clients[name] = sum(counted) / len(counted)
+        found = {name: self._counted(name, without) for name in self.per_client}
+        clients = {name: sum(values) / len(values) for name, values in found.items() if values}
         domains = {name: sum(values.values()) / len(values) for name, values in self.per_domain.items()}
         return clients | domains
+
+    def worst(self, metrics: Container[str], without: Container[int] = ()) -> dict[str, float]:
+        """Of each accuracy the lowest of a client, and the mean of the lowest tenth of the clients, if asked for."""
+        found: dict[str, float] = {}
+        for name in self.per_client:
+            if not split_name(name)[1]:
+                values = sorted(self._counted(name, without))
+                tenth = values[: math.ceil(len(values) / 10)]
+                numbers = {"worst": values[0], "worst10": sum(tenth) / len(tenth)}
+                found |= {with_metric(name, metric): v for metric, v in numbers.items() if metric in metrics}
+        return found
+
+    def _counted(self, name: str, without: Container[int]) -> list[float]:
+        """The values of the clients that count."""
+        values, lack = self.per_client[name], self.undefined.get(name, ())
+        who = defined_at(self.tested, lack, len(values))
+        return [value for member, value in zip(who, values, strict=True) if member not in without]
 
 
 class Outputs(NamedTuple):
@@ -72,6 +92,19 @@ class Outputs(NamedTuple):
     features: Tensor
     logits: Tensor
     labels: Tensor
+
+
+class Found(NamedTuple):
+    """What models came to, by the score's name."""
+
+    scores: dict[str, list[Scores]]
+    right: dict[str, list[OfDomains]]  # images of each domain
+    measured: dict[str, list[OfDomains]]  # metrics in each domain
+    played: dict[str, list[Scores]]  # episodes
+
+    def add(self, name: str, members: Sequence[int], scores: Tensor) -> None:
+        """Scores of some clients."""
+        self.scores.setdefault(name, []).append((members, scores))
 
 
 class TestView(NamedTuple):
@@ -121,6 +154,7 @@ class Evaluator:
         )
         self.validates = all(client.validation is not None for client in clients)
         self.rule = engine.method.rule
+        self.metrics = Metrics(asked_metrics(engine.experiment, self.federation.classes), self.federation)
         self.pools = [TestPool(group, self.federation, self.by_domain) for group in engine.groups]
         asked = engine.experiment
         self.episodes = None
@@ -133,9 +167,7 @@ class Evaluator:
     def __call__(self, broadcast: Broadcast) -> Evaluation:
         """Every client's accuracies with its own model and with the averaged one."""
         references = self.engine.method.references(broadcast)
-        found: dict[str, list[Scores]] = {}
-        by_domain: dict[str, list[Right]] = {}
-        played: dict[str, list[Scores]] = {}
+        found = Found({}, {}, {}, {})
         ranks = self.engine.ranks
         for number, (group, pool) in enumerate(zip(self.engine.groups, self.pools, strict=True)):
             sent = sent_to(self.engine.method, group, broadcast)
@@ -151,7 +183,7 @@ class Evaluator:
                     if novel is None or model != shared:
                         novel = self._play(self.episodes, group, rows, models[model])
                     scores = novel.expand(len(members), -1)
-                    played.setdefault(f"{model}/novel/{self.episodes.rule}", []).append((members, scores))
+                    found.played.setdefault(f"{model}/novel/{self.episodes.rule}", []).append((members, scores))
                 for model, states in models.items():
                     prototypes = references
                     if references is None and model == "own":
@@ -160,50 +192,83 @@ class Evaluator:
                     outputs: Iterable[Outputs] = self._outputs(group, rows, states, pool.x, pool.labels, choosing)
                     if model == shared:
                         outputs = seen = seen or list(outputs)
-                    asked = _hits(outputs, prototypes, view.classes)
+                    answers = self._answers(outputs, prototypes, view.classes)
                     own_rule = self.rule if model == "own" else ""
-                    asked |= self._answered(own_rule, group, rows, states, broadcast, pool.x, pool.labels)
-                    for rule, hits in asked.items():
-                        for test in ["own"] if rule == "nearest-own" else view.tests:
-                            scores = 100 * (hits & view.tests[test]).sum(1).double() / view.tests[test].sum(1)
-                            found.setdefault(f"{model}/{test}/{rule}", []).append((members, scores))
-                        first = rows.start == 0 and model == shared and rule != "nearest-own"
-                        if first and self.by_domain:
-                            right = (hits & pool.of_domain).sum(1)
-                            by_domain.setdefault(f"global/domain/{rule}", []).append((number, right))
+                    answers |= self._answered(own_rule, group, rows, states, broadcast, pool.x, pool.labels)
+                    self._test(found, model, answers, pool, view, members)
+                    if rows.start == 0 and model == shared and self.by_domain:
+                        _test_domains(found, number, answers, pool, self.metrics)
                     held_out = self._validate(group, view, rows, states, prototypes, own_rule, broadcast)
                     for rule, scores in held_out.items():
-                        found.setdefault(f"{model}/val/{rule}", []).append((members, scores))
-        everyones = ranks.gather([(found, by_domain, played)], self.engine.device)
-        found, by_domain, played = (_merged(parts) for parts in zip(*everyones, strict=True))
-        for name, parts in played.items():
-            found[name] = [(members, scores.mean(1)) for members, scores in parts]
-        evaluation = self._evaluation(found, by_domain, diagnostic=references is None)
-        intervals = {name: interval(torch.cat([scores for _, scores in parts])) for name, parts in played.items()}
+                        found.add(f"{model}/val/{rule}", members, scores)
+        everyones = ranks.gather([found], self.engine.device)
+        found = Found(*(_merged(parts) for parts in zip(*everyones, strict=True)))
+        found.scores.update(
+            {name: [(members, scores.mean(1)) for members, scores in parts] for name, parts in found.played.items()}
+        )
+        evaluation = self._evaluation(found, diagnostic=references is None)
+        intervals = {name: interval(torch.cat([scores for _, scores in parts])) for name, parts in found.played.items()}
         return replace(evaluation, interval=intervals)
 
-    def _evaluation(
+    def _test(
         self,
-        found: dict[str, list[Scores]],
-        by_domain: dict[str, list[Right]],
-        diagnostic: bool,
-    ) -> Evaluation:
+        found: Found,
+        model: str,
+        answers: Mapping[str, Answers],
+        pool: TestPool,
+        view: TestView,
+        members: Sequence[int],
+    ) -> None:
+        """Accuracies and metrics of some clients by each rule on each test set."""
+        for rule, answered in answers.items():
+            for test in ["own"] if rule == "nearest-own" else view.tests:
+                mask, name = view.tests[test], f"{model}/{test}/{rule}"
+                found.add(name, members, 100 * (answered.hits & mask).sum(1).double() / mask.sum(1))
+                for metric, values in self.metrics.values(answered, pool.labels, mask).items():
+                    found.add(with_metric(name, metric), members, values)
+
+    def _evaluation(self, found: Found, diagnostic: bool) -> Evaluation:
         """Everything in one transfer from the device."""
-        scores = [scores for parts in found.values() for _, scores in parts]
-        right = [torch.stack([right for _, right in parts]).sum(0).double() for parts in by_domain.values()]
-        numbers = iter(torch.cat([*scores, *right]).tolist())
-        per_client = {}
-        for name, parts in found.items():
+        scores = [scores for parts in found.scores.values() for _, scores in parts]
+        right = [torch.stack([right for _, right in parts]).sum(0).double() for parts in found.right.values()]
+        measured = [values for parts in found.measured.values() for _, values in parts]
+        numbers = iter(torch.cat([*scores, *right, *measured]).tolist())
+        per_client: dict[str, list[float]] = {}
+        undefined: dict[str, list[int]] = {}
+        for name, parts in found.scores.items():
             by_member = sorted((member, next(numbers)) for members, _ in parts for member in members)
-            per_client[name] = [score for _, score in by_member]
+            if known := [score for _, score in by_member if not math.isnan(score)]:
+                per_client[name] = known
+                if len(known) < len(by_member):
+                    undefined[name] = [member for member, score in by_member if math.isnan(score)]
         per_domain = {}
-        for name, rights in by_domain.items():
+        for name, rights in found.right.items():
             sizes = torch.stack([self.pools[number].domain_sizes for number, _ in rights]).sum(0).tolist()
             hits = [next(numbers) for _ in sizes]
             of_domains = zip(self.federation.domains, hits, sizes, strict=True)
             per_domain[name] = {domain: 100 * (number / size) for domain, number, size in of_domains if size}
-        marked = [name for name in per_client if diagnostic and "/nearest" in name]
-        return Evaluation(per_client, per_domain, diagnostic=marked)
+        for name, groups in found.measured.items():
+            each = [[next(numbers) for _ in self.federation.domains] for _ in groups]
+            weights = [self.pools[number].domain_sizes.tolist() for number, _ in groups]
+            means = [_weighted(*pair) for pair in zip(zip(*each, strict=True), zip(*weights, strict=True), strict=True)]
+            of_domain = zip(self.federation.domains, means, strict=True)
+            if defined := {domain: mean for domain, mean in of_domain if mean is not None}:
+                per_domain[name] = defined
+        marked = [name for name in per_client if diagnostic and "/nearest" in split_name(name)[0]]
+        return Evaluation(per_client, per_domain, diagnostic=marked, undefined=undefined)
+
+    def _answers(
+        self, outputs: Iterable[Outputs], prototypes: Prototypes | None, own_classes: Tensor
+    ) -> dict[str, Answers]:
+        """What each rule says of images."""
+        chunks: dict[str, list[Answers]] = {}
+        for features, logits, y in outputs:
+            chunks.setdefault("head", []).append(self.metrics.by_logits(logits, y))
+            if prototypes is not None:
+                for rule, allowed in (("nearest", None), ("nearest-own", own_classes)):
+                    answered = self.metrics.by_distance(features, prototypes, allowed, y)
+                    chunks.setdefault(rule, []).append(answered)
+        return {rule: Answers.joined(parts) for rule, parts in chunks.items()}
 
     def _outputs(
         self, group: Group, rows: Sequence[int], states: State, samples: Tensor, labels: Tensor, clients: int = 1
@@ -222,15 +287,18 @@ class Evaluator:
         broadcast: Broadcast,
         samples: Tensor,
         labels: Tensor,
-    ) -> dict[str, Tensor]:
-        """Which images are classified correctly by the method's own rule, if it has one: [clients, images]."""
+    ) -> dict[str, Answers]:
+        """What the method's own rule says of images, if it has one."""
         if not rule:
             return {}
         turns = self.engine.turns_after(group, rows, broadcast)
         step = group.images_at_once(len(rows))
         chunks = zip(torch.split(samples, step), torch.split(labels, step), strict=True)
-        hits = [self.engine.answers(group, states, turns, group.inputs(x, rows)).argmax(-1) == y for x, y in chunks]
-        return {rule: torch.cat(hits, 1)}
+        parts = [
+            self.metrics.by_logits(self.engine.answers(group, states, turns, group.inputs(x, rows)), y)
+            for x, y in chunks
+        ]
+        return {rule: Answers.joined(parts)}
 
     def _play(self, episodes: Episodes, group: Group, rows: Sequence[int], states: State) -> Tensor:
         """How each model fares in every episode: [models, episodes]."""
@@ -255,7 +323,7 @@ class Evaluator:
         own_rule: str,
         broadcast: Broadcast,
     ) -> dict[str, Tensor]:
-        """Each client on the samples held out of its training data, if all have held some out."""
+        """Each client on the samples held out of its training data, if all have held some out: by rule and metric."""
         if not self.validates:
             return {}
         personal = len(next(iter(states.values()))) > 1
@@ -268,10 +336,13 @@ class Evaluator:
             assert held_out is not None  # all have some
             labels = held_out.labels.to(group.device)
             outputs = self._outputs(group, [row], state, held_out.x, labels)
-            asked = _hits(outputs, local, view.classes[mine])
-            asked |= self._answered(own_rule, group, [row], state, broadcast, held_out.x, labels)
-            for rule, hits in asked.items():
-                scores.setdefault(rule, []).append(100 * hits.double().mean())
+            answers = self._answers(outputs, local, view.classes[mine])
+            answers |= self._answered(own_rule, group, [row], state, broadcast, held_out.x, labels)
+            every = torch.ones(1, len(labels), dtype=torch.bool, device=group.device)
+            for rule, answered in answers.items():
+                scores.setdefault(rule, []).append(100 * answered.hits.double().mean())
+                for metric, values in self.metrics.values(answered, labels, every).items():
+                    scores.setdefault(with_metric(rule, metric), []).append(values.squeeze(0))
         return {rule: torch.stack(values) for rule, values in scores.items()}
 
 
@@ -284,17 +355,20 @@ def _merged(parts: Iterable[Mapping[str, list[T]]]) -> dict[str, list[T]]:
     return merged
 
 
-def _hits(outputs: Iterable[Outputs], prototypes: Prototypes | None, own_classes: Tensor) -> dict[str, Tensor]:
-    """Which images are classified correctly by each rule: [models, images]."""
-    chunks: dict[str, list[Tensor]] = {}
-    for features, logits, y in outputs:
-        answers = {"head": logits.argmax(-1)}
-        if prototypes is not None:
-            answers["nearest"] = nearest_class(features, prototypes)
-            answers["nearest-own"] = nearest_class(features, prototypes, own_classes)
-        for rule, answer in answers.items():
-            chunks.setdefault(rule, []).append(answer == y)
-    return {rule: torch.cat(hits, 1) for rule, hits in chunks.items()}
+def _test_domains(found: Found, group: int, answers: Mapping[str, Answers], pool: TestPool, metrics: Metrics) -> None:
+    """How the one averaged model of a group fares in each domain."""
+    for rule, answered in answers.items():
+        if rule != "nearest-own":
+            name, right = f"global/domain/{rule}", (answered.hits & pool.of_domain).sum(1)
+            found.right.setdefault(name, []).append((group, right))
+            for metric, values in metrics.values(answered, pool.labels, pool.of_domain).items():
+                found.measured.setdefault(with_metric(name, metric), []).append((group, values))
+
+
+def _weighted(values: Iterable[float], weights: Iterable[float]) -> float | None:
+    """The weighted mean of what is defined; none if nothing is."""
+    known = [(value, weight) for value, weight in zip(values, weights, strict=True) if not math.isnan(value)]
+    return sum(value * weight for value, weight in known) / sum(weight for _, weight in known) if known else None
 
 
 def _parts(engine: Engine, group: Group) -> Iterator[range]:
@@ -306,15 +380,11 @@ def _parts(engine: Engine, group: Group) -> Iterator[range]:
         yield range(begin, min(begin + step, len(group.members)))
 
 
-def validation_score(score: str, accuracy: Mapping[str, float]) -> float | None:
-    """Of a round's accuracies, that on held-out training data which stands for a score."""
-    return accuracy.get(validation_name(score, accuracy))
-
-
-def validation_name(score: str, known: Container[str]) -> str:
-    """The accuracy on held-out training data by the score's model and rule; where it is not known, by heads."""
+def validation_name(score: str, metric: str, known: Container[str]) -> str:
+    """A metric on held-out training data by the score's model and rule; where it is not known, by heads."""
     model, _, rule = score.split("/")
-    return name if (name := f"{model}/val/{rule}") in known else "own/val/head"
+    name = with_metric(f"{model}/val/{rule}", metric)
+    return name if name in known else with_metric("own/val/head", metric)
 
 
 def certain_names(method: Method, group: Group, broadcast: Broadcast) -> set[str]:

@@ -15,7 +15,7 @@ from protofed.prototypes.losses import (
     slot_contrast,
 )
 from protofed.prototypes.means import class_means
-from protofed.prototypes.nearest import nearest_class
+from protofed.prototypes.nearest import class_distances, nearest_class
 from protofed.prototypes.segments import Segments, segments
 from protofed.prototypes.type import Prototypes
 
@@ -28,6 +28,7 @@ __all__ = [
     "Start",
     "Weighting",
     "bound_pool",
+    "class_distances",
     "class_means",
     "cluster_attraction",
     "cluster_contrast",

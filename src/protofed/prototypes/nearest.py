@@ -29,6 +29,34 @@ def nearest_class(features: Tensor, prototypes: Prototypes, allowed: Tensor | No
         >>> nearest_class(torch.tensor([[1.0]]), prototypes, allowed=torch.tensor([False, True])).tolist()
         [1]
     """
+    score, usable, _ = _scored(features, prototypes, allowed)
+    return torch.where(usable.any(-1).any(-1, keepdim=True), score.argmin(-1), -1)
+
+
+def class_distances(features: Tensor, prototypes: Prototypes, allowed: Tensor | None = None) -> Tensor:
+    """Squared distance of each feature to the nearest prototype of each class: min_k |z − u_{c,k}|².
+
+    Args:
+        features: [..., B, D].
+        prototypes: vectors [C, M, D], shared, or [..., C, M, D], with their counts.
+        allowed: which classes may be chosen [..., C], bool; all unless given.
+
+    Returns:
+        [..., B, C]; infinite for a class without prototypes, or that may not be chosen.
+
+    Example:
+        >>> import torch
+        >>> from protofed.prototypes import Prototypes, class_distances
+        >>> vectors, counts = torch.tensor([[[0.0], [9.0]], [[5.0], [0.0]]]), torch.tensor([[1.0, 1.0], [1.0, 0.0]])
+        >>> class_distances(torch.tensor([[1.0], [8.0]]), Prototypes(vectors, counts)).tolist()
+        [[1.0, 16.0], [1.0, 9.0]]
+    """
+    score, _, middle = _scored(features, prototypes, allowed)
+    return score + (features - middle).square().sum(-1, keepdim=True)
+
+
+def _scored(features: Tensor, prototypes: Prototypes, allowed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """By class |u|² − 2 z·u of the nearest prototype, which prototypes are usable, and where they are seen from."""
     usable = prototypes.filled if allowed is None else prototypes.filled & allowed.unsqueeze(-1)
     # argmin |z − u|² = argmin |u|² − 2 z·u. Seen from the prototypes' middle: a common offset would cost digits.
     number = prototypes.filled.sum((-2, -1)).clamp(min=1).view(*prototypes.counts.shape[:-2], 1, 1)
@@ -37,5 +65,4 @@ def nearest_class(features: Tensor, prototypes: Prototypes, allowed: Tensor | No
     vectors = vectors - middle
     score = vectors.square().sum(-1).unsqueeze(-2) - 2 * (features - middle) @ vectors.mT
     score = score.masked_fill(~usable.flatten(-2).unsqueeze(-2), torch.inf)
-    best = torch.unflatten(score, -1, prototypes.counts.shape[-2:]).amin(-1).argmin(-1)
-    return torch.where(usable.any(-1).any(-1, keepdim=True), best, -1)
+    return torch.unflatten(score, -1, prototypes.counts.shape[-2:]).amin(-1), usable, middle

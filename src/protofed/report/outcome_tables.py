@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import singledispatch
 
+from protofed.evaluation.names import CLASS, lower_is_better, split_name, with_metric
 from protofed.report.terminal import TextTable, model_of, size
+from protofed.runs.result import common_score
 from protofed.studies.choose_k import Choice
 from protofed.studies.comparison import Comparison, MethodRow
 from protofed.studies.grid import text_of
@@ -24,6 +26,9 @@ COLUMNS = (
 
 ABOUT = "accuracy in %, mean ± sample std; * diagnostic: nearest own class mean"
 
+CLASSES = 10
+"""Recalls of single classes are columns if there are no more."""
+
 WORDS = 4
 """Columns of a reproduction that say what a number is of; the others are numbers."""
 
@@ -39,7 +44,9 @@ def comparison_table(comparison: Comparison) -> TextTable:
     """Mean ± std over seeds of the last round's accuracies, bytes per round and seconds, for each method."""
     found = [name for row in comparison.rows for name in row.accuracy]
     names = [name for name in COLUMNS if name in found]
-    names += dict.fromkeys(name for name in found if "/novel/" in name)
+    names += dict.fromkeys(name for name in found if "/novel/" in name and not split_name(name)[1])
+    score = common_score([(row.score, row.accuracy.keys() - {*row.diagnostic}) for row in comparison.rows])
+    names += metric_columns(comparison.rows, score)
     about = "no run came to its end"
     if comparison.results:
         first = comparison.results[0]
@@ -68,7 +75,7 @@ def comparison_table(comparison: Comparison) -> TextTable:
         ("method", *names, *more.values(), "up a round", "down a round", "seconds", *chosen, *ended),
         rows,
         title=f"{about}; {comparison.rows[0].seeds} seeds, last round",
-        caption=ABOUT + "".join(promised),
+        caption=about_scores(names) + "".join(promised),
     )
 
 
@@ -78,7 +85,8 @@ def sweep_table(sweep: Sweep) -> TextTable:
     rows = [cell.row for cell in sweep.cells]
     usual = [name for name in COLUMNS if sweep.score is None and any(name in row.accuracy for row in rows)]
     papers = [row.score for row in rows if sweep.score is None]
-    names = list(dict.fromkeys([sweep.shown_score, *papers, *usual]))
+    asked = metric_columns(rows, sweep.shown_score) if sweep.score is None else []
+    names = list(dict.fromkeys([sweep.shown_score, *papers, *usual, *asked]))
     common = "no run came to its end"
     if sweep.results:
         first = sweep.results[0]
@@ -98,7 +106,7 @@ def sweep_table(sweep: Sweep) -> TextTable:
         (*sweep.grid, "method", *names, *found.values(), *more),
         lines,
         title=f"{common}; {rows[0].seeds} seeds, last round".removeprefix("; "),
-        caption=ABOUT,
+        caption=about_scores(names),
         align="r" * len(sweep.grid) + "lr",
         keys=len(sweep.grid) + 1,
     )
@@ -149,6 +157,24 @@ def choice_table(choice: Choice) -> TextTable:
         align="r",
         bold=[number for number, found in enumerate(choice.candidates) if found.k == choice.k],
     )
+
+
+def metric_columns(rows: Sequence[MethodRow], score: str) -> list[str]:
+    """The metrics that were asked for, of one score or, where its rule lacks them, of the clients' heads."""
+    found = dict.fromkeys(name for row in rows for name in row.accuracy)
+    metrics = [metric for metric in dict.fromkeys(split_name(name)[1] for name in found) if metric]
+    if sum(metric.startswith(f"{CLASS}=") for metric in metrics) > CLASSES:
+        metrics = [metric for metric in metrics if not metric.startswith(f"{CLASS}=")]
+    named = [
+        next((with_metric(of, metric) for of in (score, "own/own/head") if with_metric(of, metric) in found), None)
+        for metric in metrics
+    ]
+    return [name for name in named if name is not None]
+
+
+def about_scores(names: Iterable[str]) -> str:
+    """What a table's numbers are."""
+    return f"{ABOUT}; of ece the lower is the better" if any(map(lower_is_better, names)) else ABOUT
 
 
 def accuracy_cell(row: MethodRow, name: str) -> str:

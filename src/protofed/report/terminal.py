@@ -15,6 +15,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from protofed.evaluation.names import worst_of
+
 if TYPE_CHECKING:
     from protofed.data.federation import Federation
     from protofed.methods.convergence import Estimates
@@ -189,7 +191,7 @@ def result_table(result: Result) -> TextTable:
         numbers = [f"{number:.2f}" for number in (value.last, value.last5, value.best)]
         if value.interval is not None:
             numbers[0] += f" ± {value.interval:.2f}"
-        rows.append([name + mark, *numbers, str(value.best_round), f"{min(value.per_client):.2f}"])
+        rows.append([name + mark, *numbers, str(value.best_round), f"{worst_of(name)(value.per_client):.2f}"])
     return TextTable(
         ("model/test/rule", "last", "last 5", "best", "in round", "worst client"),
         rows,
@@ -202,7 +204,7 @@ def result_table(result: Result) -> TextTable:
 def drift_table(drift: Mapping[str, Mapping[str, float]]) -> TextTable:
     """Every accuracy before, at and after what clients hold changed."""
     names = next(iter(drift.values()))
-    rows = [[name, *(f"{found[name]:.2f}" for found in drift.values())] for name in names]
+    rows = [[name, *(f"{found[name]:.2f}" if name in found else "–" for found in drift.values())] for name in names]
     return TextTable(("model/test/rule", *drift), rows, title="drift: accuracy before, at and after")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from protofed.errors import UserError
+from protofed.evaluation.names import best_of, split_name
 from protofed.internal.frames import data_frame
 from protofed.internal.higher import ask
 from protofed.internal.schema import made, read_json
@@ -27,17 +28,19 @@ __all__ = ["Accuracy", "Result"]
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Record one model/test/rule accuracy of a run, in percent.
+    """Record one accuracy of a run, model/test/rule, or another metric, model/test/rule:metric, in percent.
 
     Args:
         last: at the end of the run: the mean over domains where it is known for each, otherwise over clients.
         last5: the mean of the last five evaluations.
-        best: the largest of all evaluations.
+        best: the largest of all evaluations; the smallest of a calibration error.
         best_round: the round of the best evaluation, from 1.
-        per_client: at the end, one for each client.
+        per_client: at the end, one for each client but those in `undefined`; of `worst` and `worst10` the accuracies
+            that they are of.
         per_domain: at the end, by the name of the domain; None for data of one domain.
         interval: of `last` over few-shot episodes, half the width of the 95 % confidence interval; otherwise None.
         diagnostic: whether it is by class means of the client's own data, a rule that the method itself does not have.
+        undefined: the clients that a metric is not defined for at the end; None where it is for all.
 
     Example:
         >>> from protofed.runs.result import Accuracy
@@ -54,6 +57,7 @@ class Accuracy:
     per_domain: dict[str, float] | None = None
     interval: float | None = None
     diagnostic: bool = False
+    undefined: list[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class Result:
         bytes_down: bytes from the server to clients.
         seconds: how long its rounds took.
         stopped: what ended it: `rounds`, `time budget`, `privacy budget`, `patience` or `callback`.
-        accuracy: accuracies by model/test/rule.
+        accuracy: accuracies by model/test/rule, and other metrics by model/test/rule:metric.
         most_clusters: the most prototypes of a class that a client has sent; None where clients look for one only.
         drift: accuracies before, at and after what clients hold changed; None without drift.
         drawn_anew: tensors that a file of initial weights did not give; None without one.
@@ -176,8 +180,7 @@ class Result:
         """Every client's accuracies in every evaluated round, as `frame` has them."""
         for played in self.history:
             for score, values in played.per_client.items():
-                who = range(len(values)) if played.tested is None else played.tested
-                for client, value in zip(who, values, strict=True):
+                for client, value in zip(played.clients_of(score), values, strict=True):
                     yield {"round": played.round, "client": client, "score": score, "accuracy": value}
 
     def plot(self) -> Figure:
@@ -211,7 +214,7 @@ class Result:
             if values[name] is None:
                 del values[name]
         for entry in values["accuracy"].values():
-            for name in ("per_domain", "interval"):
+            for name in ("per_domain", "interval", "undefined"):
                 if entry[name] is None:
                     del entry[name]
         return json.dumps(values, indent=2) + "\n"
@@ -264,23 +267,26 @@ def guarantee(privacy: str, epsilon: float | None, delta: float) -> str:
 
 
 def summarise(history: Sequence[Round]) -> dict[str, Accuracy]:
-    """Accuracies over those of a run's rounds that were evaluated."""
+    """Accuracies and metrics over those of a run's rounds that were evaluated."""
     tested = [played for played in history if played.accuracy]
     end = tested[-1]
     summary = {}
-    for name, per_client in end.per_client.items():
+    of_clients = [name for name in end.accuracy if name not in end.per_client and split_name(name)[1]]
+    for name in (*end.per_client, *of_clients):
+        of = split_name(name)[0] if name in of_clients else name  # a worst client is one of those
         rounds = [played for played in tested if name in played.accuracy]
         values = [played.accuracy[name] for played in rounds]
-        best = max(range(len(values)), key=values.__getitem__)
+        best = values.index(best_of(name)(values))
         recent = values[-5:]
         summary[name] = Accuracy(
             last=values[-1],
             last5=sum(recent) / len(recent),
             best=values[best],
             best_round=rounds[best].round,
-            per_client=per_client,
+            per_client=end.per_client[of],
             per_domain=end.per_domain.get(name),
             interval=end.interval.get(name),
-            diagnostic=name in end.diagnostic,
+            diagnostic=of in end.diagnostic,
+            undefined=end.undefined.get(name),
         )
     return summary

@@ -20,8 +20,9 @@ from protofed.engines.client_group import Group
 from protofed.engines.client_models import Store
 from protofed.engines.distributed import ALONE, Ranks
 from protofed.errors import LostError, UserError
-from protofed.evaluation.accuracy import Evaluation, validation_score
+from protofed.evaluation.accuracy import Evaluation, validation_name
 from protofed.evaluation.backdoor import backdoor_rate
+from protofed.evaluation.names import asked_metrics, best_of
 from protofed.evaluation.snapshot import Snapshot, take_snapshot
 from protofed.experiment import Experiment
 from protofed.internal.atomic_files import full_disk_is_said, write_text
@@ -242,16 +243,21 @@ class Run:
         return dataclasses.replace(tested, seconds=played.seconds + self._since(began), backdoor=backdoor)
 
     def _with_test(self, played: Round, evaluation: Evaluation) -> Round:
+        """With what a test has found; what is defined at no client is left out."""
+        without = self.attack.who if self.attack else ()
+        accuracy = evaluation.means(without)
+        metrics = asked_metrics(self.experiment, self.federation.classes)
         return dataclasses.replace(
             played,
             bytes_up=played.bytes_up + evaluation.traffic.up,
             bytes_down=played.bytes_down + evaluation.traffic.down,
-            accuracy=evaluation.means(without=self.attack.who if self.attack else ()),
-            per_client=evaluation.per_client,
+            accuracy=accuracy | evaluation.worst(metrics, without),
+            per_client={name: values for name, values in evaluation.per_client.items() if name in accuracy},
             per_domain=evaluation.per_domain,
-            diagnostic=evaluation.diagnostic,
+            diagnostic=[name for name in evaluation.diagnostic if name in accuracy],
             interval=evaluation.interval,
             tested=evaluation.tested,
+            undefined={name: who for name, who in evaluation.undefined.items() if name in accuracy},
         )
 
     def _since(self, began: float) -> float:
@@ -281,16 +287,18 @@ class Run:
         return "patience" if self._stale() else None
 
     def _stale(self) -> bool:
-        """Whether validation accuracy has not risen for as many evaluations as patience lasts.
+        """Whether what validation data decides by is no better for as many evaluations as patience lasts.
 
         An evaluation that was made because a run was interrupted does not count: without that it would not be there.
         """
         patience = self.experiment.patience
         if patience is None:
             return False
-        found = [validation_score(self.method.score, one.accuracy) for one in self.history if self._due(one)]
-        values = [value for value in found if value is not None]
-        return bool(values) and len(values) - 1 - values.index(max(values)) >= patience
+        tested = [one.accuracy for one in self.history if self._due(one)]
+        known = {name for accuracy in tested for name in accuracy}
+        score = validation_name(self.method.score, self.experiment.val_metric, known)
+        values = [accuracy[score] for accuracy in tested if score in accuracy]
+        return bool(values) and len(values) - 1 - values.index(best_of(score)(values)) >= patience
 
     def _exhausted(self) -> bool:
         """Whether another round would exceed the privacy budget."""

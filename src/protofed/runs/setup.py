@@ -19,6 +19,7 @@ from protofed.engines.distributed import ALONE, Ranks
 from protofed.engines.factory import make_engine
 from protofed.engines.private import Privacy, privacy_of
 from protofed.errors import UserError, missing_value
+from protofed.evaluation.names import asked_metrics
 from protofed.experiment import Experiment, flag_of, with_absolute_paths
 from protofed.methods import build_method
 from protofed.methods.base import Method
@@ -100,6 +101,7 @@ def prepare(
         drift = drift_of(experiment, encoder) if named else None
         federation = federation or (drift.at(0) if drift else federation_of(experiment, encoder))
         _check_patience(experiment, federation, strictly=named or experiment.val_fraction == 0)
+        asked_metrics(experiment, federation.classes)  # refuses what is none
         total = federation.total
         attack = find_attack(experiment.attack, experiment.attackers, total, experiment.seed)
         if attack is not None:

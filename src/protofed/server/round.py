@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
@@ -44,8 +44,9 @@ class Round:
         prototypes: of each set that the server sends next: how many of each class, how padded, how far they moved.
         clusters: of each set that clients sent: how many prototypes of each class.
         losses: that of each participant; None in folders of the first versions.
-        accuracy: percent by model/test/rule, the mean over clients or domains; empty in a round without evaluation.
-        per_client: the same for each client.
+        accuracy: percent by model/test/rule, or model/test/rule:metric, the mean over clients or domains; empty in a
+            round without evaluation.
+        per_client: the same for each client, but for those in `undefined`.
         per_domain: the same for each domain, where that is known.
         diagnostic: names of accuracies by a rule that the method itself does not have.
         interval: of accuracies over few-shot episodes, half the width of the 95 % confidence interval.
@@ -53,6 +54,7 @@ class Round:
         suspected: the clients that a defence suspected; None without a defence.
         epsilon: what privacy has cost so far, math.inf without noise; None where nothing is promised.
         most_clusters: the most prototypes of a class at one client; None where clients look for one only.
+        undefined: the clients that a metric is not defined for, by the score's name; see docs/metrics.md.
         tested: the clients that `per_client` is of; None for all.
         backdoor: how often a backdoor opens, in percent; None without that attack.
 
@@ -83,14 +85,20 @@ class Round:
     suspected: Sequence[int] | None = None  # None without a defence
     epsilon: float | None = None  # None without --privacy; math.inf without noise
     most_clusters: int | None = None  # prototypes of a class at one client; None where clients look for one only
+    undefined: Mapping[str, list[int]] = field(default_factory=dict)  # clients without a metric, where there are some
     tested: Sequence[int] | None = None  # the clients that `per_client` is of, if not all
     backdoor: float | None = None  # None without --attack backdoor
 
     def without_evaluation(self) -> Round:
         """The same round as if it had not been evaluated."""
-        return replace(
-            self, accuracy={}, per_client={}, per_domain={}, diagnostic=[], interval={}, tested=None, backdoor=None
-        )
+        nothing: dict[str, Any] = {
+            name: {} for name in ("accuracy", "per_client", "per_domain", "interval", "undefined")
+        }
+        return replace(self, **nothing, diagnostic=[], tested=None, backdoor=None)
+
+    def clients_of(self, score: str) -> list[int]:
+        """Return the clients that `per_client` has a score of, in its order."""
+        return defined_at(self.tested, self.undefined.get(score, ()), len(self.per_client[score]))
 
     def to_json(self) -> dict[str, Any]:
         """The object that rounds.jsonl holds: fields that say nothing are absent, ∞ is null."""
@@ -105,6 +113,8 @@ class Round:
             values["epsilon"] = self.epsilon if math.isfinite(self.epsilon) else None
         if self.tested is not None:
             values["tested"] = list(self.tested)
+        if self.undefined:
+            values["undefined"] = self.undefined
         if self.most_clusters is not None:
             values["most_clusters"] = self.most_clusters
         if self.backdoor is not None:
@@ -132,6 +142,8 @@ class Round:
             raise UserError(f"participants in {what}", found.participants, "there must be a loss of each")
         if not (found.per_client.keys() <= found.accuracy.keys() and all(found.per_client.values())):
             raise UserError(f"per_client in {what}", list(found.per_client), "each must have an accuracy, and clients")
+        if not found.undefined.keys() <= found.per_client.keys():
+            raise UserError(f"undefined in {what}", list(found.undefined), "they must be scores of clients")
         return found
 
 
@@ -140,6 +152,12 @@ KEYS = (
     *("prototypes", "clusters", "accuracy", "per_client", "per_domain", "diagnostic", "interval"),
 )
 """Keys of every round, in the order of the file."""
+
+
+def defined_at(tested: Sequence[int] | None, undefined: Collection[int], number: int) -> list[int]:
+    """Which clients so many values are of: those that were tested, or all, but for some."""
+    everyone = range(number + len(undefined)) if tested is None else tested
+    return [member for member in everyone if member not in undefined]
 
 
 def _by_client(what: str, reasons: Mapping[Any, Any]) -> dict[int, Any]:

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from protofed.evaluation.names import lower_is_better
 from protofed.experiment import Experiment
 from protofed.internal.higher import ask
 from protofed.methods import METHODS, method_class, parameters
@@ -45,7 +46,8 @@ class MethodRow:
         method: the method's name.
         score: the accuracy that its paper reports, a key of `accuracy`.
         rounds: how many rounds each seed played.
-        accuracy: accuracies in percent after the last round, by model/test/rule.
+        accuracy: accuracies in percent after the last round, by model/test/rule, and metrics by model/test/rule:metric;
+            of those seeds that have it.
         diagnostic: those by class means of the client's own data, a rule that the method itself does not have.
         bytes_up_per_round: bytes from all clients to the server.
         bytes_down_per_round: bytes from the server to all clients.
@@ -165,7 +167,7 @@ class Comparison:
         return json.dumps(values, indent=2) + "\n"
 
     def tests(self) -> list[dict[str, Any]]:
-        """Test the method with the highest mean of each accuracy against the others, paired over seeds.
+        """Test the method with the best mean of each score against the others, paired over seeds.
 
         Diagnostics are not compared. `p_holm` is corrected for all methods that are compared with the best.
         """
@@ -175,7 +177,7 @@ class Comparison:
             for run in self.results:
                 if score in run.accuracy and not run.accuracy[score].diagnostic:
                     lines.setdefault(run.method, {})[run.seed] = run.accuracy[score].last
-            best, tests = against_best(lines)
+            best, tests = against_best(lines, lower_is_better(score))
             for other, test in tests.items():
                 found.append({"score": score, "best": best, "other": other, **dataclasses.asdict(test)})
         return found
@@ -315,13 +317,15 @@ def rows_of(endings: Sequence[Ending]) -> list[MethodRow]:
             none = Spread(0.0, 0.0, [])
             rows.append(MethodRow(method, score_of(method), [], {}, [], none, none, none, failed=failed))
             continue
-        names = runs[0].accuracy
+        names = {name: found for run in runs for name, found in run.accuracy.items()}
         rows.append(
             MethodRow(
                 method=method,
                 score=runs[0].score,
                 rounds=[run.rounds for run in runs],
-                accuracy={name: Spread.of([run.accuracy[name].last for run in runs]) for name in names},
+                accuracy={
+                    name: Spread.of([run.accuracy[name].last for run in runs if name in run.accuracy]) for name in names
+                },
                 diagnostic=[name for name in names if names[name].diagnostic],
                 bytes_up_per_round=Spread.of([run.bytes_up / run.rounds for run in runs]),
                 bytes_down_per_round=Spread.of([run.bytes_down / run.rounds for run in runs]),

@@ -29,18 +29,25 @@ class Paired:
     p_holm: float | None  # corrected for all comparisons with the best
     seeds: int
 
-    def words(self) -> str:
-        """What may be concluded."""
+    def words(self, lower: bool = False) -> str:
+        """What may be concluded, where higher is better or, if so said, `lower`."""
+        side, sign = ("above", -1) if lower else ("below", 1)
         if self.seeds < 2:
             return "one common seed: nothing can be said"
         if self.p is None:
             return (
-                "equal in every seed" if self.difference == 0 else f"{self.difference:.1f} below the best in every seed"
+                "equal in every seed"
+                if self.difference == 0
+                else f"{sign * self.difference:.1f} {side} the best in every seed"
             )
+        assert self.low is not None  # as p is
+        assert self.high is not None
+        assert self.effect is not None
         sure = "clearly" if (self.p_holm or 0.0) < SURE else "not clearly"
+        low, high = sorted((sign * self.low, sign * self.high))
         return (
-            f"{sure} below the best ({self.difference:.1f} points, {self.low:.1f} to {self.high:.1f}, "
-            f"d = {self.effect:.1f}, p = {self.p_holm:.2g}, {self.seeds} seeds)"
+            f"{sure} {side} the best ({sign * self.difference:.1f} points, {low:.1f} to {high:.1f}, "
+            f"d = {sign * self.effect:.1f}, p = {self.p_holm:.2g}, {self.seeds} seeds)"
         )
 
 
@@ -70,15 +77,16 @@ def corrected(tests: Sequence[Paired]) -> list[Paired]:
     return found
 
 
-def against_best(lines: Mapping[str, Mapping[int, float]]) -> tuple[str, dict[str, Paired]]:
-    """The line with the highest mean, and every other one against it.
+def against_best(lines: Mapping[str, Mapping[int, float]], lower: bool = False) -> tuple[str, dict[str, Paired]]:
+    """The line with the highest mean, or the lowest where that is better, and every other one against it.
 
     Args:
         lines: by name, the value of each seed; at least one line, and no line is empty.
+        lower: whether a lower value is the better one.
 
     Returns:
         The name of the best, and the corrected tests of the others by name.
     """
-    best = max(lines, key=lambda name: statistics.fmean(lines[name].values()))
+    best = (min if lower else max)(lines, key=lambda name: statistics.fmean(lines[name].values()))
     others = [name for name in lines if name != best]
     return best, dict(zip(others, corrected([paired(lines[best], lines[name]) for name in others]), strict=True))

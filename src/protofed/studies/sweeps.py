@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from protofed.errors import UserError, missing_value
 from protofed.evaluation import accuracy as evaluation
+from protofed.evaluation.names import asking_for, check_metric, split_name
 from protofed.experiment import Experiment
 from protofed.internal.higher import ask
 from protofed.methods import METHODS, method_class
@@ -163,9 +164,15 @@ class SweepStudy(GridStudy[Sweep]):
         super().__post_init__()
         if not self.grid:
             raise missing_value("--grid", "name what is varied, as in --grid alpha=0.1,0.5,1")
-        if self.score is not None and not self._is_known(self.score):
+        if self.score is None:
+            return
+        base, metric = split_name(self.score)
+        if not self._is_known(base):
             parts = "own or global / own, all, domain, val or novel / head, nearest, nearest-own or N-way-K-shot"
             raise UserError("--score", self.score, "it must be model/test/rule, such as own/all/nearest", hint=parts)
+        if metric or self.score != base:
+            check_metric("--score", metric, single=True)
+            object.__setattr__(self, "experiment", asking_for(self.experiment, self.score))
 
     def _is_known(self, score: str) -> bool:
         """Whether some accuracy is called so; a rule may be a method's own."""

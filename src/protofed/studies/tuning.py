@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from protofed.evaluation.accuracy import validation_name
+from protofed.evaluation.names import best_of
 from protofed.experiment import HELD_OUT, Experiment
 from protofed.methods import method_class, parameters
 from protofed.runs.failure import FailedRun
@@ -67,7 +68,7 @@ class Tuned:
 
     Args:
         method: the method's name.
-        score: the accuracy that has chosen; None for a method that has nothing to choose.
+        score: the accuracy or metric that has chosen; None for a method that has nothing to choose.
         chosen: the values; empty where there was nothing to choose, or every trial failed.
         trials: what was tried.
         runs: how many runs that took.
@@ -117,7 +118,7 @@ class Tuning:
             seed=study.experiment.seed + study.seeds,  # those of the test come before
             val_fraction=study.experiment.val_fraction or HELD_OUT,
         )
-        self.methods = study.methods
+        self.methods, self.metric = study.methods, common.val_metric
         self.trials: list[tuple[str, Setting, Experiment]] = []
         for method, grid in grids.items():
             known = parameters(method_class(method))
@@ -140,24 +141,28 @@ class Tuning:
         """What the trials chose, by the methods' names in the study; of equals, what was named first."""
         ended = list(zip(self.trials, endings, strict=True))
         return {
-            method: _choice(method, [(setting, ending) for (of, setting, _), ending in ended if of == method])
+            method: _choice(
+                method, self.metric, [(setting, ending) for (of, setting, _), ending in ended if of == method]
+            )
             for method in self.methods
         }
 
 
-def _choice(method: str, ended: Sequence[tuple[Setting, Ending]]) -> Tuned:
+def _choice(method: str, metric: str, ended: Sequence[tuple[Setting, Ending]]) -> Tuned:
     name = method_class(method).name
     results = [ending for _, ending in ended if isinstance(ending, Result)]
-    score = validation_name(results[0].score, results[0].accuracy) if results else None
+    known = {name for result in results for name in result.accuracy}
+    score = validation_name(results[0].score, metric, known) if results else None
     settings = {text_of(setting): setting for setting, _ in ended}
     tried = []
     for text, setting in settings.items():
         endings = [ending for given, ending in ended if text_of(given) == text]
         failed = [ending.short for ending in endings if isinstance(ending, FailedRun)]
-        values = [ending.accuracy[score].last for ending in endings if score and isinstance(ending, Result)]
+        of = [ending.accuracy.get(score) for ending in endings if score and isinstance(ending, Result)]
+        values = [accuracy.last for accuracy in of if accuracy is not None]
         tried.append(Tried(setting, Spread.of(values) if values and not failed else None, failed))
     means = {number: trial.accuracy.mean for number, trial in enumerate(tried) if trial.accuracy is not None}
-    chosen = tried[max(means, key=means.__getitem__)].setting if means else {}
+    chosen = tried[best_of(score or "")(means, key=means.__getitem__)].setting if means else {}
     return Tuned(name, score, chosen, tried, len(ended), sum(result.seconds for result in results))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from protofed.errors import UserError
+from protofed.evaluation.names import lower_is_better
 from protofed.evaluation.snapshot import Snapshot
 from protofed.experiment import Experiment, options
 from protofed.internal.schema import fits, read_json
@@ -65,6 +66,7 @@ def gather(folders: Sequence[Path]) -> dict[str, Any]:
         "tuning": [text for folder in folders for text in _tuning(folder)],
         "trust": [text for run in runs if (text := _trust(run))],
         "scores": scores,
+        "lower": [name for name in scores if lower_is_better(name)],
         "score": common_score([_scores(run) for run in runs]) if scores else None,
         "summary": compared(lines, scores),
         "lines": {label: [_slim(run) for run in found] for label, found in lines.items()},
@@ -316,8 +318,9 @@ def _slim(run: Mapping[str, Any]) -> dict[str, Any]:
     """Without what only the gathering needs."""
     kept = {key: value for key, value in run.items() if key not in GATHERED}
     clients = {name: [_short(value) for value in found.per_client] for name, found in run["last"].items()}
+    undefined = {name: found.undefined for name, found in run["last"].items() if found.undefined}
     domains = {name: found.per_domain for name, found in run["last"].items() if found.per_domain}
-    return {**kept, "seed": run["experiment"].seed, "clients": clients, "domains": domains}
+    return {**kept, "seed": run["experiment"].seed, "clients": clients, "domains": domains, "undefined": undefined}
 
 
 def _running(values: Any) -> list[float]:

@@ -108,11 +108,12 @@
     const words = { rounds: "round", bytes: "bytes", seconds: "seconds" };
     put("#curves", chart(series, words[over], `${score}, %`), legend(series.map((one) => [one.name, stroke(one.n)])));
     const target = Number($("#target").value);
+    const lower = data.lower.includes(score);
     const rows = lines.map((name) => {
-      const at = Object.keys(words).map((axis) => { const first = curve(name, axis).find((point) => point[1] >= target); return make("td", {}, first ? number(first[0]) : "not reached"); });
+      const at = Object.keys(words).map((axis) => { const first = curve(name, axis).find((point) => lower ? point[1] <= target : point[1] >= target); return make("td", {}, first ? number(first[0]) : "not reached"); });
       return make("tr", {}, make("td", {}, name), ...at);
     });
-    fill($("#reached"), [`first mean of ${target} % or more`, "round", "bytes", "seconds"], rows);
+    fill($("#reached"), [`first mean of ${target} % or ${lower ? "less" : "more"}`, "round", "bytes", "seconds"], rows);
   };
 
   const heat = (matrix, rows, columns, xlabel, ylabel, say) => {
@@ -138,12 +139,13 @@
   };
 
   const clients = () => {
-    const found = lines.flatMap((name, n) => { const run = data.lines[name].find((one) => one.clients[score]); return run ? [{ name, n, values: run.clients[score], domains: run.domains[score] || {} }] : []; });
+    const found = lines.flatMap((name, n) => { const run = data.lines[name].find((one) => one.clients[score]); return run ? [{ name, n, values: run.clients[score], lack: run.undefined[score] || [], domains: run.domains[score] || {} }] : []; });
     if (!found.length) return;
     const row = 34, svg = frame(span(found.flatMap((one) => [...one.values, ...Object.values(one.domains)])), null, `${score} of a client, %`, "", (into, across) => {
       found.forEach((one, n) => {
         const y = 14 + row * (n + 0.5);
-        one.values.forEach((value, client) => into.append(explain(make("circle", { class: "dot", cx: across(value), cy: y + (((client * 7) % 11) - 5), r: 4, fill: colour(one.n), "fill-opacity": 0.6 }), `${one.name}, client ${client}: ${value.toFixed(1)} %`)));
+        const who = [...Array(one.values.length + one.lack.length).keys()].filter((client) => !one.lack.includes(client));
+        one.values.forEach((value, at) => { const client = who[at]; into.append(explain(make("circle", { class: "dot", cx: across(value), cy: y + (((client * 7) % 11) - 5), r: 4, fill: colour(one.n), "fill-opacity": 0.6 }), `${one.name}, client ${client}: ${value.toFixed(1)} %`)); });
         into.append(make("line", { x1: across(mean(one.values)), x2: across(mean(one.values)), y1: y - 13, y2: y + 13, stroke: "var(--ink)", "stroke-width": 2 }));
         for (const [domain, value] of Object.entries(one.domains)) into.append(explain(make("rect", { class: "domain", x: across(value) - 4, y: y - 4, width: 8, height: 8, fill: "none", stroke: colour(one.n), "stroke-width": 2 }), `${one.name}, domain ${domain}: ${value.toFixed(1)} %`));
       });

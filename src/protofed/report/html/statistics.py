@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from protofed.evaluation.names import lower_is_better, worst_of
 from protofed.experiment import options
 from protofed.studies.significance import against_best
 
@@ -33,7 +34,7 @@ def compared(lines: Mapping[str, Sequence[Mapping[str, Any]]], scores: Sequence[
     for score in scores:
         for same in dict.fromkeys((row["setting"], row["data"]) for row in rows):
             some = [row for row in rows if (row["setting"], row["data"]) == same and score in row["cells"]]
-            _judge({row["label"]: row["cells"][score] for row in some})
+            _judge({row["label"]: row["cells"][score] for row in some}, lower_is_better(score))
     return rows
 
 
@@ -46,7 +47,7 @@ def _cell(runs: Sequence[Mapping[str, Any]], score: str) -> dict[str, Any] | Non
         "mean": statistics.fmean(values),
         "std": statistics.stdev(values) if len(values) > 1 else None,
         "values": dict(zip(found, values, strict=True)),
-        "worst": statistics.fmean(min(one.per_client) for one in found.values()),
+        "worst": statistics.fmean(worst_of(score)(one.per_client) for one in found.values()),
         "spread": statistics.fmean(statistics.pstdev(one.per_client) for one in found.values()),
         "diagnostic": next(iter(found.values())).diagnostic,
         "best": False,
@@ -60,8 +61,8 @@ def _data(run: Mapping[str, Any]) -> str:
     return str({name: getattr(run["experiment"], name) for name in options("data")})
 
 
-def _judge(cells: Mapping[str, dict[str, Any]]) -> None:
-    """Mark the best, and say of the others whether they are clearly below it.
+def _judge(cells: Mapping[str, dict[str, Any]], lower: bool) -> None:
+    """Mark the best, and say of the others whether they are clearly worse.
 
     A diagnostic is by a rule that the method does not have: it is never the best, and nothing is said of it. Nor is
     there a best of one.
@@ -69,7 +70,7 @@ def _judge(cells: Mapping[str, dict[str, Any]]) -> None:
     real = {label: cell["values"] for label, cell in cells.items() if not cell["diagnostic"]}
     if len(real) < 2:
         return
-    best, tests = against_best(real)
+    best, tests = against_best(real, lower)
     cells[best]["best"] = True
     for label, test in tests.items():
-        cells[label] |= {"says": test.words(), "test": dataclasses.asdict(test)}
+        cells[label] |= {"says": test.words(lower), "test": dataclasses.asdict(test)}
