@@ -13,9 +13,10 @@ from protofed.data.augmentation import IMAGENET
 from protofed.data.drift import Drift, gradual, sudden
 from protofed.data.federation import Federation, federate, join
 from protofed.data.federation_file import is_federation, named_federation
-from protofed.data.loading import load
+from protofed.data.loading import is_table, load
 from protofed.data.preparation import Preparation
 from protofed.data.samples import Dataset, is_picture
+from protofed.data.sources.tables import TableOptions
 from protofed.data.splits import Split, check_split
 from protofed.errors import UserError
 from protofed.experiment import Experiment
@@ -42,6 +43,8 @@ def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = Non
         return _prepared_clients(experiment, own)
     check_split(experiment.split)
     names = experiment.dataset.split("+")
+    if not any(map(is_table, names)):
+        TableOptions.of(experiment).check_unused(experiment.dataset)
     split = Split(
         name=experiment.split,
         alpha=experiment.alpha,
@@ -119,7 +122,8 @@ def check_augment(experiment: Experiment, x: Tensor) -> None:
 def dataset_of(experiment: Experiment, name: str, train_size: int | None, encoder: FeatureExtractor | None) -> Dataset:
     """One of an experiment's datasets, with images of the size that models, or the encoder before them, see."""
     folder = None if experiment.data_dir is None else Path(experiment.data_dir)
-    return load(name, folder, train_size, experiment.image_size if encoder is None else encoder.image_size)
+    side = experiment.image_size if encoder is None else encoder.image_size
+    return load(name, folder, train_size, side, TableOptions.of(experiment))
 
 
 def drift_of(experiment: Experiment, encoder: FeatureExtractor | None = None) -> Drift | None:
