@@ -29,6 +29,8 @@ Group = Literal["data", "model", "training", "trust", "machine"]
 
 KINDS = ("npz", "folder", "csv", "parquet")
 """Kinds of files of a user's own data; before a path, as in csv:PATH."""
+TABLE = ("label", "client_column", "domain_column", "test_column", "drop", "categories", "missing", "fill")
+"""The options that say which column of a table is what."""
 PATHS = ("data_dir", "start", "encoder")
 """The options that name a file or folder of the user's."""
 
@@ -375,6 +377,15 @@ def absolute_name(name: str) -> str:
     if code := re.fullmatch(r"(.+\.py):([\w.]+)", name):
         return f"{Path(code[1]).resolve()}:{code[2]}"
     return name
+
+
+def kind_of(path: Path) -> str:
+    """The kind of a user's own data, by the look of its name; see `KINDS`."""
+    if path.is_dir():
+        return "folder"
+    if path.name.endswith((".csv", ".tsv", ".csv.gz", ".tsv.gz")):
+        return "csv"
+    return "parquet" if path.suffix == ".parquet" else "npz"
 
 
 @cache

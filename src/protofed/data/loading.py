@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from protofed.data.federation import Federation
 from protofed.data.holdout import interleaved
 from protofed.data.images import resized
 from protofed.data.samples import Dataset, Samples
@@ -20,9 +22,12 @@ from protofed.data.sources.npz import npz
 from protofed.data.sources.tables import TableOptions, table
 from protofed.errors import UserError, unknown
 from protofed.experiment import KINDS, Experiment
+from protofed.internal.plugins import load_code
 
 OWN = {"folder": folder, "npz": npz}
 """What reads a user's own arrays and pictures."""
+GROUP = "protofed.datasets"
+"""Entry points of packages that bring datasets along: functions that return a Dataset or a Federation."""
 TABLES = ("csv", "parquet")
 """Kinds of a user's own tables."""
 
@@ -37,7 +42,8 @@ def load(
     """Load a dataset by its name.
 
     Args:
-        name: a name that `protofed datasets` lists, `folder:PATH`, `npz:PATH`, `csv:PATH` or `parquet:PATH`.
+        name: a name that `protofed datasets` lists, `folder:PATH`, `npz:PATH`, `csv:PATH`,
+            `parquet:PATH` or `path/to/file.py:name`, a function that returns one.
         data_dir: the folder with the dataset's files, or with a folder named after the dataset.
         train_size: use only the first so many training images; all unless given.
         image_size: resize images to this side; their own unless given.
@@ -58,7 +64,10 @@ def load(
     check_name(name)
     kind, _, path = name.partition(":")
     try:
-        if path:
+        if is_made(name):
+            dataset = _only_dataset(name, made_data(name))
+            dataset = resized(dataset, image_size)
+        elif path:
             dataset = _own(name, kind, Path(path), image_size, columns or TableOptions.of(Experiment()))
         elif DATASETS[name].parts:
             dataset = _together(name, DATASETS[name], data_dir, image_size)
@@ -97,8 +106,38 @@ def check_name(name: str) -> None:
         did you mean 'digits'? `protofed datasets` lists them all
     """
     kind, _, path = name.partition(":")
-    if name not in DATASETS and not (path and kind in KINDS):
+    if name not in DATASETS and not (path and kind in KINDS) and not is_made(name):
         raise unknown("--dataset", name, (*DATASETS, *(f"{kind}:PATH" for kind in KINDS)), see="protofed datasets")
+
+
+def is_made(name: str) -> bool:
+    """Whether a dataset's name is that of a function: `path/to/file.py:name`, or one that a package brings along."""
+    return ".py:" in name or bool(entry_points(group=GROUP, name=name))
+
+
+def made_data(name: str) -> Dataset | Federation:
+    """What the function of this name returns; it is called with nothing."""
+    if points := entry_points(group=GROUP, name=name):
+        make = next(iter(points)).load()
+    else:
+        make = load_code("--dataset", name)
+    if not callable(make):
+        raise UserError("--dataset", name, "it must be a function that returns a Dataset or a Federation")
+    try:
+        data = make()
+    except UserError:
+        raise
+    except Exception as error:  # it is the user's own
+        raise UserError("--dataset", name, f"calling it failed: {type(error).__name__}: {error}") from error
+    if not isinstance(data, Dataset | Federation):
+        raise UserError("--dataset", name, f"it must return a Dataset or a Federation, not {type(data).__name__}")
+    return data
+
+
+def _only_dataset(name: str, data: Dataset | Federation) -> Dataset:
+    if isinstance(data, Federation):
+        raise UserError("--dataset", name, "it returns a Federation, which cannot be divided, joined or public")
+    return data
 
 
 def is_table(name: str) -> bool:

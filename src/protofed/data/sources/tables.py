@@ -17,7 +17,7 @@ from protofed.data.samples import Dataset, Samples
 from protofed.data.sources.table_files import opened
 from protofed.data.tables import LARGEST, Column, TableEncoding, is_missing, number_of, text_of
 from protofed.errors import UserError, listed, missing_value, suggestion, unknown
-from protofed.experiment import Experiment, flag_of
+from protofed.experiment import TABLE, Experiment, flag_of
 
 LABELS = ("label", "class", "target", "y")
 """Names by which a column is taken for the label, the first of them that there is."""
@@ -43,17 +43,12 @@ class TableOptions:
     @classmethod
     def of(cls, experiment: Experiment) -> TableOptions:
         """Those of an experiment."""
-        return cls(**{name: getattr(experiment, name) for name in cls.names()})
-
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
-        """The options' names."""
-        return tuple(cls.__dataclass_fields__)
+        return cls(**{name: getattr(experiment, name) for name in TABLE})
 
     def check_unused(self, dataset: str) -> None:
         """Refuse what is only for tables."""
         usual = TableOptions.of(Experiment())
-        for name in self.names():
+        for name in TABLE:
             if getattr(self, name) != getattr(usual, name):
                 raise UserError(flag_of(name), getattr(self, name), f"it is for tables, and {dataset} is none")
 
@@ -174,7 +169,8 @@ class Reading:
         moved = np.zeros(1 + max(self.places.values()), np.int64)
         for name, place in self.places.items():
             moved[place] = names.index(name)
-        return moved[np.concatenate(self.parts)]
+        codes: NDArray[np.int64] = moved[np.concatenate(self.parts)]
+        return codes
 
 
 @dataclass(frozen=True)
