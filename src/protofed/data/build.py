@@ -40,7 +40,11 @@ def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = Non
         if encoder is not None:
             raise UserError("--encoder", experiment.encoder, "a federation of your own may hold features instead")
         return _own(experiment, named_federation(experiment.dataset))
-    if is_made(experiment.dataset) and isinstance(made := made_data(experiment.dataset), Federation):
+    if (
+        "+" not in experiment.dataset
+        and is_made(experiment.dataset)
+        and isinstance(made := made_data(experiment.dataset), Federation)
+    ):
         return _own(experiment, made)
     check_split(experiment.split)
     names = experiment.dataset.split("+")

@@ -11,7 +11,7 @@ from protofed.data.build import dataset_of, federation_of
 from protofed.data.federation import Federation
 from protofed.data.loading import check_name, is_made, is_table, made_data
 from protofed.data.samples import Dataset
-from protofed.data.sources.tables import Reading, Table, TableOptions, dataset_from, read_table
+from protofed.data.sources.tables import Table, TableColumn, TableOptions, dataset_from, read_table
 from protofed.errors import UserError
 from protofed.experiment import Experiment, kind_of
 
@@ -97,7 +97,7 @@ def _of_column(table: Table, name: str) -> dict[str, Any]:
     return {"name": name, "kind": "refused" if column.refused else kind, "missing": column.absent, "values": values}
 
 
-def _values(column: Reading) -> dict[str, int]:
+def _values(column: TableColumn) -> dict[str, int]:
     """How many rows there are of each value."""
     import numpy as np
 

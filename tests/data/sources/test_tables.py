@@ -19,7 +19,7 @@ from protofed.data.sources import table_files
 from protofed.data.sources.tables import TableOptions
 from protofed.errors import UserError
 from protofed.experiment import Experiment
-from tests.support.command_line import invoke, refused
+from tests.support.command_line import invoke, refused, succeed
 
 ROWS = [
     {"age": str(30 + row), "sex": "male" if row % 3 else "female", "city": f"c{row % 4}", "label": "ny"[row % 2]}
@@ -196,7 +196,7 @@ PEOPLE = HEAD + "".join(f"{30 + row},{'mf'[row % 2]},{'ny'[row // 5 % 2]}\n" for
 )
 def test_refusals(tmp_path: Path, text: str, options: str, reason: str) -> None:
     (tmp_path / "t.csv").write_text(text, encoding="utf-8")
-    refused(tmp_path, f"run --dataset csv:t.csv {options}".split(), reason)
+    assert reason in refused(invoke(tmp_path, *f"run --dataset csv:t.csv {options}".split()))
 
 
 def test_a_suggestion_for_a_column(tmp_path: Path) -> None:
@@ -219,16 +219,18 @@ def test_many_categories_are_refused_early(tmp_path: Path, monkeypatch: pytest.M
 
 def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(PEOPLE.replace("m", "é").encode("latin-1"))
-    refused(tmp_path, ["run", "--dataset", "csv:t.csv"], "it is not UTF-8 text: byte 0xe9")
+    assert "it is not UTF-8 text: byte 0xe9" in refused(invoke(tmp_path, "run", "--dataset", "csv:t.csv"))
 
 
 def test_a_packed_file_that_is_cut(tmp_path: Path) -> None:
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(PEOPLE.encode())[:-20])
-    refused(tmp_path, ["run", "--dataset", "csv:t.csv.gz"], "it is damaged or cut short")
+    assert "it is damaged or cut short" in refused(invoke(tmp_path, "run", "--dataset", "csv:t.csv.gz"))
 
 
 def test_options_of_tables_are_refused_elsewhere(tmp_path: Path) -> None:
-    refused(tmp_path, ["run", "--dataset", "digits", "--label", "y"], "--label: it is for tables, and digits is none")
+    assert "--label: it is for tables, and digits is none" in refused(
+        invoke(tmp_path, "run", "--dataset", "digits", "--label", "y")
+    )
 
 
 @pytest.mark.parametrize(
@@ -267,10 +269,10 @@ def test_rows_that_cannot_be_encoded(row: dict[str, object], reason: str) -> Non
         table.encode([row])
 
 
-def test_a_run_and_its_resumption_know_the_columns(tmp_path: Path) -> None:
+def test_a_run_writes_its_columns_down(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(PEOPLE.replace("label", "ill"))
     words = "run --dataset csv:t.csv --label ill --split iid --clients 2 --rounds 1 --method fedavg --quiet --out run"
-    assert invoke(tmp_path, *words.split()).returncode == 0
+    succeed(tmp_path, *words.split())
     config = (tmp_path / "run" / "config.yaml").read_text()
     assert "label: ill" in config
     assert f"csv:{(tmp_path / 't.csv').resolve()}" in config
@@ -327,3 +329,38 @@ def test_memory_of_reading(tmp_path: Path) -> None:
     words = [sys.executable, "-c", MEMORY, str(tmp_path / "small.csv"), str(tmp_path / "large.csv")]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert 0 < int(done.stdout) <= 3 * (tmp_path / "large.csv").stat().st_size
+
+
+def test_a_look_at_a_table(tmp_path: Path) -> None:
+    rows = [{**row, "who": f"p{place % 8}"} for place, row in enumerate(ROWS)]
+    rows[7]["age"] = "?"
+    write(tmp_path / "people.csv", rows)
+    words = ("data", "people.csv", "--client-column", "who", "--drop", "city")
+    about = json.loads(succeed(tmp_path, *words, "--json").out)
+    kinds = {one["name"]: one["kind"] for one in about["columns"]}
+    assert kinds == {"age": "number", "sex": "category", "city": "dropped", "label": "label", "who": "client"}
+    assert [one["missing"] for one in about["columns"]] == [1, 0, None, 0, 0]
+    assert about["clients"] == {f"p{number}": 5 for number in range(8)}
+    assert about["classes"] == {"n": [16, 4], "y": [16, 4]}
+    assert (about["rows"], about["shape"], about["refused"], about["left_out"]) == (40, [3], [], 0)
+    shown = succeed(tmp_path, *words).out
+    assert "age=30 sex=female" in shown
+    assert "n 16+4, y 16+4" in shown
+
+
+def test_a_look_names_all_that_is_refused_and_fits_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [f"name{row},{'x' if row == 9 else row},{row % 2}" for row in range(150)]
+    (tmp_path / "t.csv").write_text("\n".join(["id,age,label", *lines]))
+    outcome = invoke(tmp_path, "data", "t.csv")
+    assert outcome.code == 2
+    assert "more than 100 categories" in outcome.err
+    assert "invalid value 'x' for column age: the column holds numbers, and row 10 is none" in outcome.err
+    assert max(map(len, outcome.out.splitlines())) <= 80
+
+
+def test_a_look_at_other_data(tmp_path: Path) -> None:
+    about = json.loads(succeed(tmp_path, "data", "digits", "--json").out)
+    assert (about["train"], about["test"], about["shape"], about["preparation"]) == (1442, 355, [1, 8, 8], "pixels")
+    assert "there is none of that name" in refused(invoke(tmp_path, "data", "digit"))
+    assert "there is no file none.csv" in refused(invoke(tmp_path, "data", "csv:none.csv"))

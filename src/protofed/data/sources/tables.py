@@ -86,7 +86,7 @@ def _label(path: Path, names: Sequence[str]) -> str:
     raise missing_value("--label", f"name the column of the classes: {path.name} has {listed(names)}")
 
 
-class Reading:
+class TableColumn:
     """A column while it is read: numbers, or the places of its values in a list of names."""
 
     def __init__(self, name: str, role: str, missing: frozenset[str]) -> None:
@@ -97,6 +97,7 @@ class Reading:
         self.places: dict[str | None, int] = {}
         self.empty = 0  # rows before the first value
         self.absent = 0
+        self.whole = False  # whether rows without a value are left out
         self.refused: UserError | None = None
 
     def add(self, values: Sequence[object], start: int) -> None:
@@ -161,14 +162,12 @@ class Reading:
         order = (
             sorted(zip(values, names, strict=True)) if None not in values else [(0.0, name) for name in sorted(names)]
         )
-        return [name for _, name in order] + [None] * (None in self.places)
+        return [name for _, name in order] + [None] * (None in self.places and not self.whole)
 
     def codes(self) -> NDArray[np.int64]:
         """The place of each row's value among `sorted_names`."""
         names = self.sorted_names()
-        moved = np.zeros(1 + max(self.places.values()), np.int64)
-        for name, place in self.places.items():
-            moved[place] = names.index(name)
+        moved = np.array([names.index(name) if name in names else -1 for name in self.places], np.int64)
         codes: NDArray[np.int64] = moved[np.concatenate(self.parts)]
         return codes
 
@@ -181,14 +180,14 @@ class Table:
     options: TableOptions
     rows: int
     roles: dict[str, str]
-    columns: dict[str, Reading]  # without those that are dropped
+    columns: dict[str, TableColumn]  # without those that are dropped
 
     @property
-    def features(self) -> list[Reading]:
+    def features(self) -> list[TableColumn]:
         """What a model sees."""
         return [one for one in self.columns.values() if self.roles[one.name] in ("feature", "category")]
 
-    def of(self, role: str) -> Reading | None:
+    def of(self, role: str) -> TableColumn | None:
         """The column of a role that one has at most."""
         return next((one for one in self.columns.values() if self.roles[one.name] == role), None)
 
@@ -202,7 +201,7 @@ def read_table(path: Path, options: TableOptions, look: bool = False) -> Table:
     missing = frozenset(one.strip().lower() for one in options.missing.split(","))
     with opened(path) as file:
         roles = options.roles(path, file.names)
-        columns = {name: Reading(name, role, missing) for name, role in roles.items() if role != "dropped"}
+        columns = {name: TableColumn(name, role, missing) for name, role in roles.items() if role != "dropped"}
         rows = 0
         for part in file.parts:
             for name, values in zip(file.names, part, strict=True):
@@ -235,7 +234,7 @@ def dataset_from(read: Table) -> Dataset:
     where, kept = str(read.path), _kept(read)
     labels, classes = _numbered(read, "label", kept)
     domains, names = _numbered(read, "domain", kept)
-    widths = [1 if one.kind == "numbers" else len(one.places) for one in read.features]
+    widths = [1 if one.kind == "numbers" else len(one.sorted_names()) for one in read.features]
     x, place = np.zeros((len(labels), sum(widths)), np.float32), 0
     categories: dict[str, tuple[str | None, ...]] = {}
     for one, width in zip(read.features, widths, strict=True):
@@ -278,7 +277,7 @@ def _kept(read: Table) -> NDArray[np.bool_]:
         gone = np.isnan(np.concatenate(one.parts)) if one.kind == "numbers" else one.codes() == len(one.places) - 1
         if read.options.fill == "drop-row":
             kept &= ~gone
-            one.places.pop(None, None)  # no row has it any more
+            one.whole = True
         elif one.role != "category":
             why = f"row {int(gone.argmax()) + 1} has none in the column {one.name!r}, and {one.absent} rows in all"
             raise missing_value(f"the {one.role}", why, hint="--fill drop-row leaves rows with missing values out")
