@@ -31,6 +31,8 @@ OTHER: dict[str, Any] = {
     **{"start": "weights.safetensors", "encoder": "some encoder.safetensors"},
     **{"privacy": "client", "clip": 2.0, "noise": 1.5, "epsilon": 4.0, "delta": 1e-6, "min_count": 3},
     **{"attack": "sign-flip", "attackers": 0.3, "defence": "median", "secure": True},
+    **{"label": "ill", "client_column": "ward", "domain_column": "hospital", "test_column": "when", "drop": "name,id"},
+    **{"categories": "code", "missing": "-9", "fill": "drop-row"},
     **{"episode_ways": 2, "episode_shots": 1, "episodes": 60},
     **{"checkpoint_every": 5, "width": 3, "threads": 2, "deterministic": True, "eval_every": 4, "patience": 6},
 }

@@ -27,6 +27,10 @@ LARGEST_SIDE = 1024
 Group = Literal["data", "model", "training", "trust", "machine"]
 """What an option is about. The machine's say how and where a run is played, not what: it may go on with others."""
 
+KINDS = ("npz", "folder", "csv", "parquet")
+"""Kinds of files of a user's own data; before a path, as in csv:PATH."""
+TABLE = ("label", "client_column", "domain_column", "test_column", "drop", "categories", "missing", "fill")
+"""The options that say which column of a table is what."""
 PATHS = ("data_dir", "start", "encoder")
 """The options that name a file or folder of the user's."""
 
@@ -82,6 +86,27 @@ class Experiment:
     augment: Literal["none", "crop", "crop-flip", "rethinkfl"] = _option(
         "none",
         "Training pictures are cropped and mirrored at random; rethinkfl also takes ImageNet's mean and std.",
+        "data",
+    )
+    label: str | None = _option(
+        None, "Column of the classes (tables); one named label, class, target or y unless given.", "data"
+    )
+    client_column: str | None = _option(None, "Column that says whose a row is (tables).", "data")
+    domain_column: str | None = _option(None, "Column that names the domain of a row (tables).", "data")
+    test_column: str | None = _option(
+        None, "Column that says train or test (tables); unless given, every fifth row of a class is a test.", "data"
+    )
+    drop: str | None = _option(None, "Columns that models do not see, comma-separated (tables).", "data")
+    categories: str | None = _option(
+        None, "Columns whose numbers are names, comma-separated (tables); text always is.", "data"
+    )
+    missing: str = _option(
+        ",NA,NaN,?,null", "Values that mean none, comma-separated, in any case; the first is empty (tables).", "data"
+    )
+    fill: Literal["mean", "drop-row"] = _option(
+        "mean",
+        "In place of missing numbers the training rows' mean, and a category of its own; or leave such rows out "
+        "(tables).",
         "data",
     )
     split: str = _option(
@@ -273,6 +298,14 @@ class Options(TypedDict, total=False):
     image_size: int | None
     normalise: Literal["dataset", "none", "pixels", "all", "client", "imagenet"]
     augment: Literal["none", "crop", "crop-flip", "rethinkfl"]
+    label: str | None
+    client_column: str | None
+    domain_column: str | None
+    test_column: str | None
+    drop: str | None
+    categories: str | None
+    missing: str
+    fill: Literal["mean", "drop-row"]
     alpha: float
     min_size: int
     balance: bool
@@ -351,12 +384,21 @@ def with_absolute_paths(experiment: Experiment) -> Experiment:
 
 
 def absolute_name(name: str) -> str:
-    """A name of ours as it is; `file.py:Name`, `npz:PATH`, `folder:PATH` and `federation:PATH` with the whole path."""
-    if own := re.fullmatch(r"(npz|folder|federation):(.+)", name):
+    """A name of ours as it is; `file.py:Name`, `csv:PATH`, `federation:PATH` and the like with the whole path."""
+    if own := re.fullmatch(rf"({'|'.join(KINDS)}|federation):(.+)", name):
         return f"{own[1]}:{Path(own[2]).resolve()}"
     if code := re.fullmatch(r"(.+\.py):([\w.]+)", name):
         return f"{Path(code[1]).resolve()}:{code[2]}"
     return name
+
+
+def kind_of(path: Path) -> str:
+    """The kind of a user's own data, by the look of its name; see `KINDS`."""
+    if path.is_dir():
+        return "folder"
+    if path.name.endswith((".csv", ".tsv", ".csv.gz", ".tsv.gz")):
+        return "csv"
+    return "parquet" if path.suffix == ".parquet" else "npz"
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import re
@@ -22,6 +23,7 @@ import numpy as np
 import pytest
 
 from protofed.deploy import follow_run as follow
+from protofed.deploy.client import federation_here
 from protofed.deploy.federation import FederationFolder, init
 from protofed.deploy.flower_app import write_app
 from protofed.deploy.flower_client import owner_of
@@ -222,8 +224,8 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"images": np.full((20, 8, 8), np.nan)}, "images are float64"),
-        ({"images": np.full((20, 8, 8), "a")}, "images are <U1"),
+        ({"images": np.full((20, 8, 8), np.nan)}, "sample 0 holds a number that is not finite"),
+        ({"images": np.full((20, 8, 8), "a")}, "samples are <U1"),
         ({"labels": np.full(20, np.nan)}, "labels are float64"),
         ({"labels": np.full(20, -1)}, "must start at 0"),
         ({"labels": np.arange(20) * 10**6}, "no large gaps"),
@@ -250,6 +252,25 @@ def test_a_worker_whose_data_is_not_usable_does_not_start(
     head, _ = read_frame(answers)
     assert why in head["error"]
     assert answers.read() == b""
+
+
+def test_the_owner_of_a_table_says_which_column_is_what(tmp_path: Path) -> None:
+    """A server that names another label would be sent its values, as the names of classes."""
+    lines = [f"{row},p{row},{'ny'[row // 5 % 2]}" for row in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,name,ill", *lines]))
+    (tmp_path / "client.yaml").write_text(f"id: 0\ndata: {tmp_path}/t.csv\ncolumns: {{label: ill, drop: name}}\n")
+    owner = Owner.read(tmp_path / "client.yaml").with_data(None)
+    assert owner.data == f"csv:{tmp_path}/t.csv"
+    experiment = Experiment(clients=1, split="iid")
+    assert owner.objections(experiment) == []
+    here = federation_here(experiment, owner)
+    assert (here.classes, here.clients[0].train.x.shape[1]) == (("n", "y"), 1)
+    (objection,) = owner.objections(dataclasses.replace(experiment, label="name"))
+    assert objection == "label name: its own data is trained on whole"
+    answers = io.BytesIO()
+    serve(OwnersWord(tmp_path / "client.yaml", None), io.BytesIO(), answers)
+    answers.seek(0)
+    assert read_frame(answers)[0] == {"ready": True}
 
 
 def test_a_client_whose_data_is_not_usable_does_not_start(tmp_path: Path) -> None:
@@ -351,6 +372,8 @@ def test_a_federation_that_is_none_is_one_error(tmp_path: Path, text: str, messa
         ("id: 1\nsimulated: true\n", "'simulated'"),
         ("id: 1\nsend: [everything]\n", "'everything' for send"),
         ("id: 1\ndata: 5\n", "'5' for data"),
+        ("id: 1\ncolumns: {labels: a}\n", "'labels' for columns .*it must be one of"),
+        ("id: 1\ncolumns: {label: 5}\n", "for columns"),
         ("id: 1\ndata: none.npz\n", "for data .*there is no none.npz"),
         ("id: 1\ndata: digit\n", "did you mean 'digits'"),
     ],

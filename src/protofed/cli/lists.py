@@ -111,7 +111,7 @@ def datasets_command(
     for row in rows:
         if row["note"] and row["files"] != "missing":
             print(f"{row['name']}: {row['note']}")
-    print("your own data: folder:PATH (pictures) and npz:PATH (arrays)")
+    print("your own data: folder:PATH (pictures), npz:PATH (arrays), csv:PATH and parquet:PATH (tables), file.py:make")
 
 
 @command("attacks", "attacks")

@@ -6,17 +6,20 @@ from protofed.data.preparation import Preparation, Shape
 from protofed.data.samples import Dataset, Samples
 from protofed.data.sources.catalogue import DATASETS
 from protofed.data.splits import SPLITS, Split
+from protofed.data.tables import Column, TableEncoding
 
 __all__ = [
     "DATASETS",
     "SPLITS",
     "Client",
+    "Column",
     "Dataset",
     "Federation",
     "Preparation",
     "Samples",
     "Shape",
     "Split",
+    "TableEncoding",
     "check_name",
     "describe",
     "federate",

@@ -13,9 +13,10 @@ from protofed.data.augmentation import IMAGENET
 from protofed.data.drift import Drift, gradual, sudden
 from protofed.data.federation import Federation, federate, join
 from protofed.data.federation_file import is_federation, named_federation
-from protofed.data.loading import load
+from protofed.data.loading import is_made, is_table, load, made_data
 from protofed.data.preparation import Preparation
 from protofed.data.samples import Dataset, is_picture
+from protofed.data.sources.tables import TableOptions
 from protofed.data.splits import Split, check_split
 from protofed.errors import UserError
 from protofed.experiment import Experiment
@@ -38,10 +39,17 @@ def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = Non
     if is_federation(experiment.dataset):
         if encoder is not None:
             raise UserError("--encoder", experiment.encoder, "a federation of your own may hold features instead")
-        own = named_federation(experiment.dataset).holding_out(experiment.val_fraction, experiment.seed)
-        return _prepared_clients(experiment, own)
+        return _own(experiment, named_federation(experiment.dataset))
+    if (
+        "+" not in experiment.dataset
+        and is_made(experiment.dataset)
+        and isinstance(made := made_data(experiment.dataset), Federation)
+    ):
+        return _own(experiment, made)
     check_split(experiment.split)
     names = experiment.dataset.split("+")
+    if not any(map(is_table, names)):
+        TableOptions.of(experiment).check_unused(experiment.dataset)
     split = Split(
         name=experiment.split,
         alpha=experiment.alpha,
@@ -69,6 +77,12 @@ def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = Non
         parts.append(federate(dataset, split, share, experiment.seed, experiment.val_fraction))
     federation = parts[0] if len(parts) == 1 else join(parts)
     return _prepared_clients(experiment, federation) if experiment.normalise == "client" else federation
+
+
+def _own(experiment: Experiment, own: Federation) -> Federation:
+    """A federation of the user's own, which is not divided any more."""
+    TableOptions.of(experiment).check_unused(experiment.dataset)
+    return _prepared_clients(experiment, own.holding_out(experiment.val_fraction, experiment.seed))
 
 
 def _prepared(x: Tensor, before: Preparation, how: str) -> Preparation:
@@ -119,7 +133,8 @@ def check_augment(experiment: Experiment, x: Tensor) -> None:
 def dataset_of(experiment: Experiment, name: str, train_size: int | None, encoder: FeatureExtractor | None) -> Dataset:
     """One of an experiment's datasets, with images of the size that models, or the encoder before them, see."""
     folder = None if experiment.data_dir is None else Path(experiment.data_dir)
-    return load(name, folder, train_size, experiment.image_size if encoder is None else encoder.image_size)
+    side = experiment.image_size if encoder is None else encoder.image_size
+    return load(name, folder, train_size, side, TableOptions.of(experiment))
 
 
 def drift_of(experiment: Experiment, encoder: FeatureExtractor | None = None) -> Drift | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from protofed.data.federation import Federation
 from protofed.data.holdout import interleaved
 from protofed.data.images import resized
 from protofed.data.samples import Dataset, Samples
@@ -17,25 +19,38 @@ from protofed.data.sources.download import fetch
 from protofed.data.sources.files import Form, Source, lack, present, verify
 from protofed.data.sources.image_files import folder
 from protofed.data.sources.npz import npz
+from protofed.data.sources.tables import TableOptions, table
 from protofed.errors import UserError, unknown
+from protofed.experiment import KINDS, Experiment
+from protofed.internal.plugins import load_code
 
 OWN = {"folder": folder, "npz": npz}
-"""What reads a user's own data."""
+"""What reads a user's own arrays and pictures."""
+GROUP = "protofed.datasets"
+"""Entry points of packages that bring datasets along: functions that return a Dataset or a Federation."""
+TABLES = ("csv", "parquet")
+"""Kinds of a user's own tables."""
 
 
 def load(
-    name: str, data_dir: Path | None = None, train_size: int | None = None, image_size: int | None = None
+    name: str,
+    data_dir: Path | None = None,
+    train_size: int | None = None,
+    image_size: int | None = None,
+    columns: TableOptions | None = None,
 ) -> Dataset:
     """Load a dataset by its name.
 
     Args:
-        name: a name that `protofed datasets` lists, `folder:PATH` or `npz:PATH`.
+        name: a name that `protofed datasets` lists, `folder:PATH`, `npz:PATH`, `csv:PATH`,
+            `parquet:PATH` or `path/to/file.py:name`, a function that returns one.
         data_dir: the folder with the dataset's files, or with a folder named after the dataset.
         train_size: use only the first so many training images; all unless given.
         image_size: resize images to this side; their own unless given.
+        columns: which column of a table is what; as an Experiment has it unless given.
 
     Returns:
-        The dataset, with images uint8 [n, channels, height, width].
+        The dataset, with images uint8 [n, channels, height, width], or rows of a table float32 [n, features].
 
     Raises:
         UserError: there is no such dataset, its files are missing or damaged, or it has fewer training images.
@@ -49,8 +64,11 @@ def load(
     check_name(name)
     kind, _, path = name.partition(":")
     try:
-        if path:
-            dataset = _own(name, kind, Path(path), image_size)
+        if is_made(name):
+            dataset = _only_dataset(name, made_data(name))
+            dataset = resized(dataset, image_size)
+        elif path:
+            dataset = _own(name, kind, Path(path), image_size, columns or TableOptions.of(Experiment()))
         elif DATASETS[name].parts:
             dataset = _together(name, DATASETS[name], data_dir, image_size)
         else:
@@ -70,7 +88,7 @@ def check_name(name: str) -> None:
     """Refuse a name that is no dataset's; whether its files are there is not asked.
 
     Args:
-        name: a name that `protofed datasets` lists, `folder:PATH` or `npz:PATH`.
+        name: a name that `protofed datasets` lists, `folder:PATH`, `npz:PATH`, `csv:PATH` or `parquet:PATH`.
 
     Raises:
         UserError: there is no such dataset; the error suggests the nearest name.
@@ -88,15 +106,53 @@ def check_name(name: str) -> None:
         did you mean 'digits'? `protofed datasets` lists them all
     """
     kind, _, path = name.partition(":")
-    if name not in DATASETS and not (path and kind in OWN):
-        raise unknown("--dataset", name, (*DATASETS, *(f"{kind}:PATH" for kind in OWN)), see="protofed datasets")
+    if name not in DATASETS and not (path and kind in KINDS) and not is_made(name):
+        raise unknown("--dataset", name, (*DATASETS, *(f"{kind}:PATH" for kind in KINDS)), see="protofed datasets")
 
 
-def _own(name: str, kind: str, path: Path, side: int | None) -> Dataset:
+def is_made(name: str) -> bool:
+    """Whether a dataset's name is that of a function: `path/to/file.py:name`, or one that a package brings along."""
+    return ".py:" in name or bool(entry_points(group=GROUP, name=name))
+
+
+def made_data(name: str) -> Dataset | Federation:
+    """What the function of this name returns; it is called with nothing."""
+    if points := entry_points(group=GROUP, name=name):
+        make = next(iter(points)).load()
+    else:
+        make = load_code("--dataset", name)
+    if not callable(make):
+        raise UserError("--dataset", name, "it must be a function that returns a Dataset or a Federation")
+    try:
+        data = make()
+    except UserError:
+        raise
+    except Exception as error:  # it is the user's own
+        raise UserError("--dataset", name, f"calling it failed: {type(error).__name__}: {error}") from error
+    if not isinstance(data, Dataset | Federation):
+        raise UserError("--dataset", name, f"it must return a Dataset or a Federation, not {type(data).__name__}")
+    return data
+
+
+def _only_dataset(name: str, data: Dataset | Federation) -> Dataset:
+    if isinstance(data, Federation):
+        raise UserError("--dataset", name, "it returns a Federation, which cannot be divided, joined or public")
+    return data
+
+
+def is_table(name: str) -> bool:
+    """Whether a dataset of this name is a table, which has columns."""
+    return name.partition(":")[0] in TABLES
+
+
+def _own(name: str, kind: str, path: Path, side: int | None, columns: TableOptions) -> Dataset:
     """A user's own data."""
     if not path.exists():
         raise UserError("--dataset", name, f"there is no {path}")
     path = path.resolve()
+    if kind in TABLES:
+        key = checksum(f"{kind}:{path.name}:{columns}", [path], side)
+        return cached(key, lambda: resized(table(path, columns), side))
     return cached(checksum(f"{kind}:{path.stem}", [path], side), lambda: resized(OWN[kind]([path], side), side))
 
 

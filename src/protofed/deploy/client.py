@@ -254,7 +254,8 @@ def experiment_here(experiment: Experiment, owner: Owner) -> Experiment:
 
 def federation_here(experiment: Experiment, owner: Owner) -> Federation:
     """The part of one client: all of its own data, or its share of a dataset that the experiment divides."""
-    mine = replace(experiment_here(experiment, owner), dataset=owner.data or experiment.dataset)
+    columns: dict[str, Any] = dict(owner.columns)
+    mine = replace(experiment_here(experiment, owner), dataset=owner.data or experiment.dataset, **columns)
     if owner.data is not None and ":" in owner.data:
         whole = federation_of(replace(mine, split="iid", clients=1))
         clients = whole.clients

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -14,7 +14,7 @@ import yaml
 
 from protofed.deploy.server_settings import ELSEWHERE
 from protofed.errors import RefusedError, UserError, unknown
-from protofed.experiment import Experiment
+from protofed.experiment import KINDS, TABLE, Experiment, kind_of
 from protofed.internal.schema import Bounds, made
 from protofed.internal.yaml_files import read_yaml
 
@@ -23,8 +23,9 @@ PARTS = ("weights", "prototypes", "numbers", "sums")
 """What an upload may hold."""
 SENT = (*PARTS, "accuracies", "metrics")
 """What may leave a client."""
-CHOOSES_DATA = ("train_size", "long_tail", "val_fraction")
-"""Options by which an experiment takes a part of a client's samples: two parts that differ by one would show it."""
+CHOOSES_DATA = ("train_size", "long_tail", "val_fraction", *TABLE)
+"""Options by which an experiment takes a part of a client's samples: two parts that differ by one would show it,
+and a column that is named the label has its values sent."""
 NOT_IN_FILE = ("simulated",)
 
 
@@ -40,9 +41,17 @@ class Owner:
     server: str | None = _key(None, "Where the server is.", "server.example.org:9092")
     data: str | None = _key(
         None,
-        "A folder of images, an npz file, or a dataset's name; `deploy client --data` says it too. Without it, this "
-        "client takes its part of the experiment's dataset, which may be a name but no path.",
+        "A folder of images, an npz, CSV or Parquet file, or a dataset's name; `deploy client --data` says it too. "
+        "Without it, this client takes its part of the experiment's dataset, which may be a name but no path.",
         "/path/to/images",
+    )
+    columns: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata={
+            "help": "Of a table, which column is what, by the names of the options: label, drop, missing and so on.",
+            "example": "{label: ill, drop: name}",
+            "bounds": Bounds(),
+        },
     )
     data_dir: str | None = _key(None, "Where the files of datasets are that are named.", "/path")
     public: str | None = _key(
@@ -95,6 +104,9 @@ class Owner:
         for part in says.send:
             if part not in SENT:
                 raise unknown(f"send in {path}", part, SENT)
+        for name in says.columns:
+            if name not in TABLE:
+                raise unknown(f"columns in {path}", name, TABLE)
         if says.noise and says.clip is None:
             raise UserError(f"noise in {path}", says.noise, "it is a multiple of clip, which must be given too")
         return says
@@ -194,7 +206,7 @@ def template(number: int, server: str) -> str:
     for item in keys():
         if item.name not in ("id", "server"):
             lines += ["", *textwrap.wrap(item.metadata["help"], 110, initial_indent="# ", subsequent_indent="# ")]
-            default = item.default if item.default is not None and not isinstance(item.default, tuple) else None
+            default = item.default if isinstance(item.default, str | int | float) else None
             shown = item.metadata["example"] if default is None else yaml.safe_dump(default).splitlines()[0]
             lines.append(f"#{item.name}: {shown}")
     return "\n".join(lines) + "\n"
@@ -202,7 +214,7 @@ def template(number: int, server: str) -> str:
 
 def dataset_at(argument: str, data: str) -> str:
     """A path as the dataset that it is, with or without its kind; the name of a dataset as it is."""
-    if kind := re.fullmatch("(npz|folder):(.*)", data):
+    if kind := re.fullmatch(f"({'|'.join(KINDS)}):(.*)", data):
         return f"{kind[1]}:{_there(argument, kind[2])}"
     if "/" not in data and "." not in data:
         from protofed.data import DATASETS  # and torch, which who only reads client.yaml has no use for
@@ -212,7 +224,7 @@ def dataset_at(argument: str, data: str) -> str:
         if not Path(data).exists():
             raise unknown(argument, data, DATASETS, see="protofed datasets")
     path = _there(argument, data)
-    return f"{'folder' if path.is_dir() else 'npz'}:{path}"
+    return f"{kind_of(path)}:{path}"
 
 
 def _there(argument: str, path: str) -> Path:

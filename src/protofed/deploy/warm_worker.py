@@ -15,11 +15,13 @@ from typing import IO
 
 from protofed.data import load
 from protofed.data.sources import cache
+from protofed.data.sources.tables import TableOptions
 from protofed.deploy.client import LOG, Failed, WarmClient
 from protofed.deploy.events import Events
 from protofed.deploy.owner import Owner
 from protofed.deploy.wire import FAILED, Packet, read_frame, write_frame
 from protofed.errors import UserError
+from protofed.experiment import Experiment
 
 
 class OwnersWord:
@@ -45,7 +47,8 @@ def serve(word: OwnersWord, questions: IO[bytes], answers: IO[bytes]) -> None:
         owner = word.read()
         assert owner is not None  # it was not read before
         if owner.data is not None:  # or this client would be online, and fail in every run
-            load(owner.data, None if owner.data_dir is None else Path(owner.data_dir))
+            columns = TableOptions.of(Experiment.from_mapping(owner.columns))
+            load(owner.data, None if owner.data_dir is None else Path(owner.data_dir), columns=columns)
     except UserError as error:
         write_frame(answers, {"error": str(error), "hint": error.hint})
         return

@@ -313,6 +313,24 @@ def test_npz_with_names_and_its_own_test_part(tmp_path: Path) -> None:
     assert int(dataset.test.x.max()) == 1
 
 
+@pytest.mark.parametrize(
+    ("array", "dtype", "kind"),
+    [
+        (np.arange(40.0).reshape(10, 4), torch.float32, "standardise"),
+        (np.arange(240, dtype=np.float16).reshape(10, 2, 3, 4), torch.float32, "standardise"),
+        (np.arange(40).reshape(10, 4), torch.int64, "none"),
+        (np.arange(40, dtype=np.uint16).reshape(10, 4), torch.int64, "none"),
+    ],
+)
+def test_numbers_and_token_ids_of_a_user(tmp_path: Path, array: Array, dtype: torch.dtype, kind: str) -> None:
+    np.savez(tmp_path / "mine.npz", x=array, labels=np.arange(10) // 5)
+    dataset = load(f"npz:{tmp_path / 'mine.npz'}")
+    assert (dataset.train.x.dtype, dataset.preparation.kind) == (dtype, kind)
+    assert np.array_equal(dataset.train.x.numpy(), np.delete(array, [4, 9], 0))
+    assert np.array_equal(dataset.test.x.numpy(), array[[4, 9]])
+    assert dataset.preparation.tokens == (40 if dtype == torch.int64 else 0)
+
+
 GOOD: dict[str, Any] = {"images": np.zeros((10, 4, 4), np.uint8), "labels": np.zeros(10, np.int64)}
 
 
@@ -322,8 +340,14 @@ GOOD: dict[str, Any] = {"images": np.zeros((10, 4, 4), np.uint8), "labels": np.z
         ({"labels": None}, "has no array `labels`"),
         ({"domains": np.zeros(9, np.int64)}, "domains"),
         ({"test_images": GOOD["images"]}, "has no array `test_labels`"),
-        ({"images": np.zeros((10, 4, 4))}, "must be uint8"),
-        ({"images": np.zeros((10, 4), np.uint8)}, "must be uint8"),
+        ({"images": np.full((10, 4, 4), np.inf)}, "sample 0 holds a number that is not finite"),
+        ({"images": np.full((10, 4), 1e300)}, "sample 0 holds a number that is not finite, or too large"),
+        ({"images": np.zeros(10)}, r"its samples are float64 \[10\], and must be numbers"),
+        ({"images": np.zeros((10, 0))}, r"its samples are float64 \[10, 0\]"),
+        ({"images": np.full((10, 4), "a")}, "its samples are <U1"),
+        ({"images": np.full((10, 4), -1)}, "token ids, from 0, and go from -1 to -1"),
+        ({"images": np.full((10, 4), 2**31)}, "token ids, from 0"),
+        ({"images": None}, "has no array `x` or `images`"),
         ({"labels": np.zeros(9, np.int64)}, "labels"),
         ({"labels": np.zeros(10)}, "whole numbers or text"),
         ({"labels": np.full(10, -1)}, "start at 0"),

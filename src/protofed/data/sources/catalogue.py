@@ -6,6 +6,7 @@ from protofed.data.sources import idx, image_files, leaf, mat, pickles, usps
 from protofed.data.sources.digit_domains import DOMAINS, digit_domains
 from protofed.data.sources.digits import digits
 from protofed.data.sources.files import File, Form, Source
+from protofed.data.sources.heart import HOSPITALS, heart_disease
 from protofed.data.sources.synth_digits import drawn_digits
 
 RESEARCH = "research use; cite the authors"
@@ -351,6 +352,15 @@ DATASETS: dict[str, Source] = {
             Form((TINY,), image_files.tiny_imagenet, 100_000, 10_000),
             Form(_named("tiny-imagenet-200"), image_files.tiny_imagenet, 100_000, 10_000),
         ),
+    ),
+    "heart-disease": Source(
+        "heart disease at four hospitals (UCI), as in FLamby",
+        "CC BY 4.0; cite the authors",
+        2,
+        (15,),
+        (Form(_named(*(f"processed.{name}.data" for name in HOSPITALS)), heart_disease, 486, 254),),
+        HOSPITALS,
+        page="https://archive.ics.uci.edu/dataset/45/heart+disease",
     ),
     "digit5": Source(
         "Digit-5: handwritten, photographed and drawn digits",

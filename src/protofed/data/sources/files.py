@@ -48,7 +48,7 @@ class Source:
     about: str
     terms: str
     classes: int
-    shape: tuple[int, int, int]  # channels, height, width
+    shape: tuple[int, ...]  # of a sample: channels, height, width, or features
     forms: tuple[Form, ...]
     domains: tuple[str, ...] = ()
     page: str = ""  # where a person finds the files

@@ -1,4 +1,4 @@
-"""A user's own arrays: an .npz with images and labels, maybe domains, maybe a test part."""
+"""A user's own arrays: an .npz with samples and labels, maybe domains, maybe a test part."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from protofed.data.samples import Dataset, Samples
 from protofed.data.sources.files import MOST
 from protofed.errors import UserError
 
-KEYS = ("images", "labels", "domains")
+KEYS = ("x", "labels", "domains")
+IMAGES = "images"
+"""Another name of `x`."""
 
 
 def npz(paths: Sequence[Path], _: int | None) -> Dataset:
-    """Arrays `images`, `labels`, maybe `domains`, maybe the same with `test_` before; else every fifth is a test."""
+    """Arrays `x` or `images`, `labels`, maybe `domains`, and with `test_` before; else every fifth is a test."""
     path = paths[0]
     arrays = _arrays(path)
     halves = ["", "test_"] if any(name.startswith("test_") for name in arrays) else [""]
     whats = KEYS if any(name.endswith("domains") for name in arrays) else KEYS[:2]
     for name in (half + what for half in halves for what in whats):
         if name not in arrays:
-            raise UserError("PATH", str(path), f"it has no array `{name}`")
+            raise UserError("PATH", str(path), f"it has no array `{name}`{_or_images(name)}")
     labels, classes = _numbers(path, "labels", [arrays[f"{half}labels"] for half in halves])
     given = [arrays.get(f"{half}domains", np.zeros(len(arrays[f"{half}labels"]), np.int64)) for half in halves]
     domains, names = _numbers(path, "domains", given)
     parts = [
-        Samples(_images(path, arrays[f"{half}images"]), *pair)
-        for half, *pair in zip(halves, labels, domains, strict=True)
+        Samples(_samples(path, arrays[f"{half}x"]), *pair) for half, *pair in zip(halves, labels, domains, strict=True)
     ]
     train, test = parts if len(parts) == 2 else fifth_out(parts[0])
     if not len(test):
@@ -47,22 +48,24 @@ def npz(paths: Sequence[Path], _: int | None) -> Dataset:
 def npz_images(path: Path) -> Tensor:
     """The array `images` of a file, as uint8 [n, c, h, w]."""
     arrays = _arrays(path)
-    if "images" not in arrays:
+    if "x" not in arrays:
         raise UserError("PATH", str(path), "it has no array `images`")
-    return _images(path, arrays["images"])
+    return _images(path, arrays["x"])
 
 
 def _arrays(path: Path) -> dict[str, Any]:
-    """The arrays that have a meaning here."""
+    """The arrays that have a meaning here; `images` is `x`."""
     if not zipfile.is_zipfile(path):
         raise UserError("PATH", str(path), "it is not an npz file, or cut short")
     try:
         with zipfile.ZipFile(path) as archive:
             total = sum(entry.file_size for entry in archive.infolist())
             if total <= MOST:
-                known = {f"{half}{what}.npy" for half in ("", "test_") for what in KEYS}
-                names = [name for name in archive.namelist() if name in known]
-                return {name.removesuffix(".npy"): _array(archive.read(name)) for name in names}
+                known = {f"{half}{what}" for half in ("", "test_") for what in (*KEYS, IMAGES)}
+                names = [name.removesuffix(".npy") for name in archive.namelist()]
+                return {
+                    name.replace(IMAGES, "x"): _array(archive.read(f"{name}.npy")) for name in names if name in known
+                }
     except Exception as error:  # what zipfile and numpy raise on a broken file is whatever they stumble over
         raise UserError("PATH", str(path), f"it is damaged or cut short: {error}") from None
     raise UserError("PATH", str(path), f"it unpacks to {total} bytes, and at most {MOST} are read")
@@ -94,6 +97,30 @@ def _numbers(path: Path, what: str, arrays: Sequence[Any]) -> tuple[list[Tensor]
     if most > 100_000 or min(int(part.min()) for part in numbers) < 0:
         raise UserError("PATH", str(path), f"its {what} go up to {most}, and must start at 0 and have no large gaps")
     return numbers, [str(number) for number in range(most + 1)]
+
+
+def _or_images(name: str) -> str:
+    return f" or `{name[:-1]}{IMAGES}`" if name.endswith("x") else ""
+
+
+def _samples(path: Path, array: Any) -> Tensor:
+    """Pictures of bytes [n, h, w(, c)]; other numbers as float32, whole ones as token ids, of any shape."""
+    if array.dtype == np.uint8 and array.ndim in (3, 4):
+        return _images(path, array)
+    if array.dtype.kind not in "fiu" or array.ndim < 2 or 0 in array.shape:
+        got = f"{array.dtype} {list(array.shape)}"
+        raise UserError("PATH", str(path), f"its samples are {got}, and must be numbers [n, ...], one or more each")
+    if array.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            numbers = torch.from_numpy(array.astype(np.float32))
+        if not bool(numbers.isfinite().all()):
+            row = int((~numbers.flatten(1).isfinite().all(1)).nonzero()[0])
+            raise UserError("PATH", str(path), f"sample {row} holds a number that is not finite, or too large")
+        return numbers
+    if int(array.min()) < 0 or int(array.max()) >= 2**31:
+        why = f"its whole numbers are token ids, from 0, and go from {array.min()} to {array.max()}"
+        raise UserError("PATH", str(path), why, hint="numbers that are measured belong into an array of floats")
+    return torch.from_numpy(array.astype(np.int64))
 
 
 def _images(path: Path, array: Any) -> Tensor:

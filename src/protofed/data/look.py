@@ -1,0 +1,105 @@
+"""What is known of a dataset before anything is trained on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from protofed.data.build import dataset_of, federation_of
+from protofed.data.federation import Federation
+from protofed.data.loading import check_name, is_made, is_table, made_data
+from protofed.data.samples import Dataset
+from protofed.data.sources.tables import Table, TableColumn, TableOptions, dataset_from, read_table
+from protofed.errors import UserError
+from protofed.experiment import Experiment, kind_of
+
+SHOWN = 12
+"""Categories of a column that are named."""
+
+
+def named_data(name: str) -> str:
+    """A dataset's name; a path without its kind is given one by the look of it."""
+    path = Path(name)
+    return f"{kind_of(path)}:{path}" if ":" not in name and path.exists() and path.suffix != "" else name
+
+
+def look(experiment: Experiment) -> dict[str, Any]:
+    """Describe the dataset of an experiment.
+
+    Args:
+        experiment: its options of data count.
+
+    Returns:
+        `name`; `train`, `test`, `classes`, `domains`, `shape`, `preparation` and `example`, unless it cannot be made;
+        of a table also `rows`, `left_out`, `clients`, `columns`, and `refused`: what is wrong with it, a line each.
+
+    Raises:
+        UserError: there is no such dataset, or it cannot be read at all.
+    """
+    name = experiment.dataset
+    check_name(name)
+    if is_table(name):
+        return {"name": name} | _of_table(experiment, Path(name.partition(":")[2]))
+    if is_made(name) and isinstance(made := made_data(name), Federation):
+        return {"name": name, "clients": len(federation_of(experiment).clients), "classes": list(made.classes)}
+    return {"name": name} | _of_dataset(dataset_of(experiment, name, experiment.train_size, None))
+
+
+def _of_dataset(dataset: Dataset) -> dict[str, Any]:
+    first = dataset.train.x[0]
+    return {
+        "train": len(dataset.train),
+        "test": len(dataset.test),
+        "classes": _counted(dataset.classes, dataset.train.labels, dataset.test.labels),
+        "domains": _counted(dataset.domains, dataset.train.domains, dataset.test.domains),
+        "shape": list(first.shape),
+        "preparation": dataset.preparation.kind,
+        "example": f"{first.dtype} {list(first.shape)}" if dataset.encoding is None else dataset.encoding.show(first),
+    }
+
+
+def _counted(names: tuple[str, ...], *numbers: Tensor) -> dict[str, list[int]]:
+    """How many training and test samples there are of each."""
+    counts = [part.bincount(minlength=len(names)).tolist() for part in numbers]
+    return {name: list(pair) for name, *pair in zip(names, *counts, strict=True)}
+
+
+def _of_table(experiment: Experiment, path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise UserError("--dataset", experiment.dataset, f"there is no file {path}")
+    table = read_table(path, TableOptions.of(experiment), look=True)
+    clients = table.of("client")
+    about: dict[str, Any] = {"rows": table.rows, "columns": [_of_column(table, name) for name in table.roles]}
+    about["clients"] = {} if clients is None else _values(clients)
+    refused = [one.refused for one in table.columns.values() if one.refused is not None]
+    made: dict[str, Any] = {}
+    if not refused:
+        try:
+            dataset = dataset_from(table)
+            made = _of_dataset(dataset) | {"left_out": table.rows - len(dataset.train) - len(dataset.test)}
+        except UserError as error:
+            refused = [error]
+    lines = [f"{error}{f' (hint: {error.hint})' if error.hint else ''}" for error in refused]
+    return about | made | {"refused": lines}
+
+
+def _of_column(table: Table, name: str) -> dict[str, Any]:
+    column = table.columns.get(name)
+    if column is None:
+        return {"name": name, "kind": "dropped", "missing": None, "values": None}
+    kind = table.roles[name]
+    if kind == "feature":
+        kind = "number" if column.kind == "numbers" else "category"
+    names = [one for one in column.sorted_names() if one is not None] if column.places else []
+    values = None if column.kind == "numbers" else [len(names), names[:SHOWN]]
+    return {"name": name, "kind": "refused" if column.refused else kind, "missing": column.absent, "values": values}
+
+
+def _values(column: TableColumn) -> dict[str, int]:
+    """How many rows there are of each value."""
+    import numpy as np
+
+    counts = np.bincount(column.codes(), minlength=len(column.places)).tolist()
+    return {str(name): count for name, count in zip(column.sorted_names(), counts, strict=True)}

@@ -1,0 +1,149 @@
+"""Files of tables, some rows at a time: CSV, also packed or with other delimiters, and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import lzma
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from protofed.errors import UserError
+
+AT_ONCE = 10_000
+"""Rows that are in memory as text."""
+CELLS = 500_000
+"""Values that are, of tables with many columns."""
+DELIMITERS = ",;\t|"
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A table's header, and its columns some rows at a time, from the first row on."""
+
+    names: tuple[str, ...]
+    parts: Iterator[Sequence[Sequence[object]]]
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[TableFile]:
+    """A table, by the name of its file.
+
+    Raises:
+        UserError: it is no table, or damaged; also while parts are read.
+    """
+    if path.suffix == ".parquet":
+        yield _parquet(path)
+        return
+    try:
+        with _text(path) as file:
+            yield _csv(path, file)
+    except UnicodeDecodeError as error:
+        why = (
+            f"it is not UTF-8 text: byte 0x{error.object[error.start]:02x} after {error.object[: error.start][-20:]!r}"
+        )
+        hint = "convert it, such as with: iconv -f LATIN1 -t UTF-8 old.csv > new.csv"
+        raise UserError("PATH", str(path), why, hint=hint) from None
+    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
+        raise UserError("PATH", str(path), f"it is damaged or cut short: {error}") from None
+
+
+def _text(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+def _csv(path: Path, file: IO[str]) -> TableFile:
+    """The header of a CSV file, and its columns."""
+    first = file.readline()
+    while first and not first.strip():
+        first = file.readline()
+    if not first:
+        raise UserError("PATH", str(path), "it is empty")
+    delimiter = max(DELIMITERS, key=first.count)
+    lines = _with_first(first, file)
+    reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
+    try:
+        names = tuple(name.strip() for name in next(reader))
+    except csv.Error as error:
+        raise UserError("PATH", str(path), f"its header cannot be read: {error}") from None
+    _check_header(path, names)
+    return TableFile(names, _parts(path, reader, len(names)))
+
+
+def _with_first(first: str, file: IO[str]) -> Iterator[str]:
+    yield first
+    yield from file
+
+
+def _check_header(path: Path, names: tuple[str, ...]) -> None:
+    for place, name in enumerate(names, 1):
+        if not name:
+            hint = "name it; pandas writes such a column unless it is told index=False"
+            raise UserError("PATH", str(path), f"column {place} has no name in the header", hint=hint)
+        if name in names[: place - 1]:
+            raise UserError("PATH", str(path), f"two columns are named {name!r}")
+    if all(_is_number(name) for name in names):
+        raise UserError("PATH", str(path), "its first line holds numbers, and must hold the names of the columns")
+    if len(names) < 2:
+        why = f"its only column is {names[0]!r}: a table has a label and at least one more"
+        raise UserError("PATH", str(path), why, hint="delimiters may be , ; | or a tab")
+
+
+def _parts(path: Path, reader: Any, width: int) -> Iterator[Sequence[Sequence[object]]]:
+    """Columns of so many rows at a time; empty lines are none."""
+    start, at_once = 0, max(1, min(AT_ONCE, CELLS // width))
+    while True:
+        try:
+            some = list(islice(reader, at_once))
+        except csv.Error as error:
+            raise UserError("PATH", str(path), f"line {reader.line_num} cannot be read: {error}") from None
+        if not some:
+            return
+        rows = [row for row in some if row]
+        if any(len(row) != width for row in rows):
+            wrong = next(place for place, row in enumerate(rows) if len(row) != width)
+            got = f"row {start + wrong + 1} has {len(rows[wrong])} values, and the header names {width} columns"
+            raise UserError("PATH", str(path), got)
+        start += len(rows)
+        del some
+        if rows:
+            yield list(zip(*rows, strict=True))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _parquet(path: Path) -> TableFile:
+    """The columns of a Parquet file."""
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        hint = "pip install 'protofed[parquet]'"
+        raise UserError("PATH", str(path), "Parquet files need the package pyarrow", hint=hint) from None
+    try:
+        file = parquet.ParquetFile(path)
+    except ArrowException as error:
+        raise UserError("PATH", str(path), f"it cannot be read as Parquet: {error}") from None
+    names = tuple(file.schema_arrow.names)
+    _check_header(path, names)
+
+    def parts() -> Iterator[Sequence[Sequence[object]]]:
+        try:
+            for batch in file.iter_batches(max(1, min(AT_ONCE, CELLS // len(names)))):
+                yield [column.to_pylist() for column in batch.columns]
+        except ArrowException as error:
+            raise UserError("PATH", str(path), f"it is damaged: {error}") from None
+
+    return TableFile(names, parts())

@@ -1,0 +1,326 @@
+"""A user's own table: which column is what, and the dataset that its rows make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from protofed.data.holdout import fifth_out
+from protofed.data.samples import Dataset, Samples
+from protofed.data.sources.table_files import opened
+from protofed.data.tables import LARGEST, Column, TableEncoding, is_missing, number_of, text_of
+from protofed.errors import UserError, listed, missing_value, suggestion, unknown
+from protofed.experiment import TABLE, Experiment, flag_of
+
+LABELS = ("label", "class", "target", "y")
+"""Names by which a column is taken for the label, the first of them that there is."""
+MOST = {"category": 100, "label": 1000, "client": 100_000, "domain": 1000, "test": 2}
+"""How many values a column may have, by what it is."""
+TESTED = {"test": True, "1": True, "true": True, "yes": True, "train": False, "0": False, "false": False, "no": False}
+"""What a column may say of whether a row is for testing."""
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Say which column of a table is what; the fields are options of Experiment, which has their defaults."""
+
+    label: str | None
+    client_column: str | None
+    domain_column: str | None
+    test_column: str | None
+    drop: str | None
+    categories: str | None
+    missing: str
+    fill: str
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> TableOptions:
+        """Those of an experiment."""
+        return cls(**{name: getattr(experiment, name) for name in TABLE})
+
+    def check_unused(self, dataset: str) -> None:
+        """Refuse what is only for tables."""
+        usual = TableOptions.of(Experiment())
+        for name in TABLE:
+            if getattr(self, name) != getattr(usual, name):
+                raise UserError(flag_of(name), getattr(self, name), f"it is for tables, and {dataset} is none")
+
+    def roles(self, path: Path, names: Sequence[str]) -> dict[str, str]:
+        """What each column is: label, client, domain, test, dropped, or a feature, maybe said to be of categories."""
+        roles = dict.fromkeys(names, "feature")
+        named = {"client": "client_column", "domain": "domain_column", "test": "test_column"}
+        several = {"dropped": ("drop", self.drop), "category": ("categories", self.categories)}
+        wanted = [(role, option, getattr(self, option)) for role, option in named.items()]
+        wanted += [(role, option, name) for role, (option, text) in several.items() for name in _several(text)]
+        for role, option, name in [("label", "label", self.label or _label(path, names)), *wanted]:
+            if name is None:
+                continue
+            if name not in roles:
+                why = f"{path.name} has the columns {listed(names)}"
+                raise UserError(flag_of(option), name, why, hint=suggestion(name, names))
+            if roles[name] != "feature":
+                raise UserError(flag_of(option), name, f"the column is also said to be: {roles[name]}")
+            roles[name] = role
+        if not {"feature", "category"} & {*roles.values()}:
+            raise UserError("PATH", str(path), "no column is left for a model to learn from")
+        return roles
+
+
+def _several(text: str | None) -> list[str]:
+    return [name.strip() for name in text.split(",")] if text else []
+
+
+def _label(path: Path, names: Sequence[str]) -> str:
+    """The column that is the label by its name."""
+    by_name = {name.lower(): name for name in reversed(names)}
+    for label in LABELS:
+        if label in by_name:
+            return by_name[label]
+    raise missing_value("--label", f"name the column of the classes: {path.name} has {listed(names)}")
+
+
+class TableColumn:
+    """A column while it is read: numbers, or the places of its values in a list of names."""
+
+    def __init__(self, name: str, role: str, missing: frozenset[str]) -> None:
+        self.name, self.missing = name, missing
+        self.role = "category" if role == "feature" else role
+        self.kind: str | None = None if role == "feature" else "names"  # that of a feature shows in its first value
+        self.parts: list[NDArray[Any]] = []
+        self.places: dict[str | None, int] = {}
+        self.empty = 0  # rows before the first value
+        self.absent = 0
+        self.whole = False  # whether rows without a value are left out
+        self.refused: UserError | None = None
+
+    def add(self, values: Sequence[object], start: int) -> None:
+        """Take the values of some rows, the first of which is row start + 1."""
+        if self.kind is None:
+            first = next((one for one in values if not is_missing(one, self.missing)), None)
+            if first is None:
+                self.empty += len(values)
+                return
+            self.kind = "names" if number_of(first) is None else "numbers"
+            if self.empty:
+                before, self.empty = self.empty, 0
+                self._take([None] * before, 0)
+        self._take(values, start)
+
+    def _take(self, values: Sequence[object], start: int) -> None:
+        self.parts.append(self._numbers(values, start) if self.kind == "numbers" else self._names(values))
+
+    def _numbers(self, values: Sequence[object], start: int) -> NDArray[np.float32]:
+        try:
+            if not (isinstance(values[0], str) and "_" in "".join(values)):  # type: ignore[arg-type]
+                part = np.fromiter(map(float, values), np.float64, len(values))  # type: ignore[arg-type]
+                if (np.abs(part) <= LARGEST).all():
+                    return part.astype(np.float32)
+        except (TypeError, ValueError, OverflowError):
+            pass
+        return np.fromiter((self._number(one, start + row) for row, one in enumerate(values, 1)), np.float32)
+
+    def _number(self, value: object, row: int) -> float:
+        if is_missing(value, self.missing):
+            self.absent += 1
+            return np.nan
+        number = number_of(value)
+        if number is None:
+            why = f"the column holds numbers, and row {row} is none"
+            hint = f"--missing if it means none, --categories {self.name} if numbers are names there, or --drop it"
+            raise UserError(f"column {self.name}", value, why, hint=hint)
+        if not abs(number) <= LARGEST:
+            hint = "--missing names values that mean none"
+            raise UserError(f"column {self.name}", value, f"row {row} is not a finite number", hint=hint)
+        return number
+
+    def _names(self, values: Sequence[object]) -> NDArray[np.int32]:
+        names = [None if is_missing(one, self.missing) else text_of(one) for one in values]
+        self.absent += names.count(None)
+        for name in dict.fromkeys(names):
+            self.places.setdefault(name, len(self.places))
+        if len(self.places) - (None in self.places) > MOST[self.role]:
+            what = {"category": "categories", "label": "classes"}.get(self.role, f"values of a {self.role} column")
+            why = f"it has more than {MOST[self.role]} {what}, such as {listed([n for n in names if n][:3])}"
+            hints = {
+                "category": f"--drop {self.name}, or make fewer categories of it",
+                "label": "--label names another",
+            }
+            raise UserError("column", self.name, why, hint=hints.get(self.role))
+        return np.fromiter(map(self.places.__getitem__, names), np.int32, len(names))
+
+    def sorted_names(self) -> list[str | None]:
+        """The values in order, by number where all are numbers; a missing one comes last."""
+        names = [name for name in self.places if name is not None]
+        values = [number_of(name) for name in names]
+        order = (
+            sorted(zip(values, names, strict=True)) if None not in values else [(0.0, name) for name in sorted(names)]
+        )
+        return [name for _, name in order] + [None] * (None in self.places and not self.whole)
+
+    def codes(self) -> NDArray[np.int64]:
+        """The place of each row's value among `sorted_names`."""
+        names = self.sorted_names()
+        moved = np.array([names.index(name) if name in names else -1 for name in self.places], np.int64)
+        codes: NDArray[np.int64] = moved[np.concatenate(self.parts)]
+        return codes
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that was read: its rows, its columns in the order of the file, and what each is."""
+
+    path: Path
+    options: TableOptions
+    rows: int
+    roles: dict[str, str]
+    columns: dict[str, TableColumn]  # without those that are dropped
+
+    @property
+    def features(self) -> list[TableColumn]:
+        """What a model sees."""
+        return [one for one in self.columns.values() if self.roles[one.name] in ("feature", "category")]
+
+    def of(self, role: str) -> TableColumn | None:
+        """The column of a role that one has at most."""
+        return next((one for one in self.columns.values() if self.roles[one.name] == role), None)
+
+
+def read_table(path: Path, options: TableOptions, look: bool = False) -> Table:
+    """Read a table; to look at it, what is wrong with a column is kept there instead of raised.
+
+    Raises:
+        UserError: an option names no column, or the table cannot be made a dataset of.
+    """
+    missing = frozenset(one.strip().lower() for one in options.missing.split(","))
+    with opened(path) as file:
+        roles = options.roles(path, file.names)
+        columns = {name: TableColumn(name, role, missing) for name, role in roles.items() if role != "dropped"}
+        rows = 0
+        for part in file.parts:
+            for name, values in zip(file.names, part, strict=True):
+                if name in columns and columns[name].refused is None:
+                    try:
+                        columns[name].add(values, rows)
+                    except UserError as error:
+                        if not look:
+                            raise
+                        columns[name].refused = error
+            rows += len(part[0])
+    if not rows:
+        raise UserError("PATH", str(path), "it has a header and no rows")
+    for column in columns.values():
+        if column.kind is None:
+            why = UserError("column", column.name, "it has no values at all", hint=f"--drop {column.name}")
+            if not look:
+                raise why
+            column.refused = why
+    return Table(path, options, rows, roles, columns)
+
+
+def table(path: Path, options: TableOptions) -> Dataset:
+    """The dataset that a table's rows make."""
+    return dataset_from(read_table(path, options))
+
+
+def dataset_from(read: Table) -> Dataset:
+    """The dataset of a table; its columns are let go on the way, for the sake of memory."""
+    where, kept = str(read.path), _kept(read)
+    labels, classes = _numbered(read, "label", kept)
+    domains, names = _numbered(read, "domain", kept)
+    widths = [1 if one.kind == "numbers" else len(one.sorted_names()) for one in read.features]
+    x, place = np.zeros((len(labels), sum(widths)), np.float32), 0
+    categories: dict[str, tuple[str | None, ...]] = {}
+    for one, width in zip(read.features, widths, strict=True):
+        if one.kind == "numbers":
+            x[:, place] = np.concatenate(one.parts)[kept]
+        else:
+            x[np.arange(len(x)), place + one.codes()[kept]] = 1
+            categories[one.name] = tuple(one.sorted_names())
+        one.parts.clear()
+        place += width
+    samples = Samples(torch.from_numpy(x), labels, domains)
+    del x
+    train, test = _divided(read, samples, kept)
+    del samples
+    if not len(train) or not len(test):
+        lacking = "training" if not len(train) else "testing"
+        why = "every fifth of a class is for testing, and no class has five" if read.of("test") is None else ""
+        raise UserError("PATH", where, why or f"no row is for {lacking}")
+    columns, place = [], 0
+    for one, width in zip(read.features, widths, strict=True):
+        fill = None
+        if one.kind == "numbers" and read.options.fill == "mean":
+            fill = _fill(one.name, train.x[:, place], test.x[:, place])
+        columns.append(Column(one.name, categories.get(one.name, ()), fill))
+        place += width
+    encoding = TableEncoding(tuple(columns), tuple(sorted(_missing(read))))
+    return Dataset.of(read.path.name.split(".")[0], train, test, classes, names, encoding=encoding)
+
+
+def _missing(read: Table) -> frozenset[str]:
+    return next(iter(read.columns.values())).missing
+
+
+def _kept(read: Table) -> NDArray[np.bool_]:
+    """Which rows stay; a missing label, domain, client or test is refused unless rows with missing values go."""
+    kept = np.ones(read.rows, bool)
+    for one in read.columns.values():
+        if not one.absent:
+            continue
+        gone = np.isnan(np.concatenate(one.parts)) if one.kind == "numbers" else one.codes() == len(one.places) - 1
+        if read.options.fill == "drop-row":
+            kept &= ~gone
+            one.whole = True
+        elif one.role != "category":
+            why = f"row {int(gone.argmax()) + 1} has none in the column {one.name!r}, and {one.absent} rows in all"
+            raise missing_value(f"the {one.role}", why, hint="--fill drop-row leaves rows with missing values out")
+    if not kept.any():
+        hint = "--drop columns with many missing values, or --fill mean"
+        raise UserError("--fill", read.options.fill, "every row has a missing value", hint=hint)
+    return kept
+
+
+def _numbered(read: Table, role: str, kept: NDArray[np.bool_]) -> tuple[Tensor, list[str]]:
+    """The numbers of the rows' classes or domains, and the names of those that are there."""
+    column = read.of(role)
+    if column is None:
+        return torch.zeros(int(kept.sum()), dtype=torch.int64), []
+    names = column.sorted_names()
+    there, numbers = np.unique(column.codes()[kept], return_inverse=True)
+    return torch.from_numpy(numbers.astype(np.int64)), [str(names[place]) for place in there]
+
+
+def _divided(read: Table, samples: Samples, kept: NDArray[np.bool_]) -> tuple[Samples, Samples]:
+    """Training and test rows: as a column says, or every fifth of a class for testing."""
+    column = read.of("test")
+    if column is not None:
+        names = [str(name) for name in column.sorted_names()]
+        for name in names:
+            if name.lower() not in TESTED:
+                raise unknown(f"column {column.name}", name, TESTED)
+        tested = torch.tensor([TESTED[name.lower()] for name in names])[torch.from_numpy(column.codes()[kept])]
+        return samples.take((~tested).nonzero().flatten()), samples.take(tested.nonzero().flatten())
+    counts = samples.labels.bincount()
+    if int(counts.min()) == 1:
+        names = _numbered(read, "label", kept)[1]
+        why = f"class {names[int(counts.argmin())]!r} has a single row, which cannot be trained on and tested"
+        raise UserError("PATH", str(read.path), why, hint="leave the row out, or say which rows are for testing")
+    return fifth_out(samples)
+
+
+def _fill(name: str, train: Tensor, test: Tensor) -> float:
+    """Put the mean of the training rows [n] in place of missing values, here and in the test rows."""
+    known = train[~train.isnan()].double()
+    if not len(known):
+        raise UserError("column", name, "no training row has a value", hint=f"--drop {name}")
+    mean = float(known.mean().float())
+    for part in (train, test):
+        part.nan_to_num_(nan=mean)
+    return mean
