@@ -73,6 +73,21 @@ class Experiment:
     image_size: int | None = _option(
         None, "Resize images to this side; photographs are 32 unless given.", "data", at_least=1, at_most=LARGEST_SIDE
     )
+    tokenizer: str = _option(
+        "words",
+        "How text becomes token ids: words, a tokenizer.json, or a name that the package tokenizers finds.",
+        "data",
+    )
+    vocabulary: int = _option(
+        10_000,
+        "Words with an id of their own, the most frequent of the training text.",
+        "data",
+        at_least=1,
+        at_most=10**6,
+    )
+    length: int = _option(
+        128, "Token ids of a text: longer is cut off, shorter is padded.", "data", at_least=1, at_most=2**15
+    )
     normalise: Literal["dataset", "none", "pixels", "all", "client", "imagenet"] = _option(
         "dataset",
         "Mean and std that samples are standardised with: as the dataset says, of all training samples, of each "
@@ -260,7 +275,10 @@ class Options(TypedDict, total=False):
     public: str | None
     train_size: int | None
     image_size: int | None
-    normalise: Literal["dataset", "imagenet"]
+    tokenizer: str
+    vocabulary: int
+    length: int
+    normalise: Literal["dataset", "none", "pixels", "all", "client", "imagenet"]
     augment: Literal["none", "crop", "crop-flip", "rethinkfl"]
     alpha: float
     min_size: int
@@ -330,6 +348,8 @@ def with_absolute_paths(experiment: Experiment) -> Experiment:
     """The experiment with the user's files and folders named so that they are found from any folder."""
     paths = {name: getattr(experiment, name) for name in PATHS}
     named: dict[str, Any] = {name: str(Path(path).resolve()) for name, path in paths.items() if path is not None}
+    if experiment.tokenizer.endswith(".json"):
+        named["tokenizer"] = str(Path(experiment.tokenizer).resolve())
     named |= {"method": absolute_name(experiment.method), "split": absolute_name(experiment.split)}
     for name, between in (("model", ","), ("dataset", "+"), ("public", "+")):
         if isinstance(words := getattr(experiment, name), str):
@@ -338,8 +358,8 @@ def with_absolute_paths(experiment: Experiment) -> Experiment:
 
 
 def absolute_name(name: str) -> str:
-    """A name of ours as it is; `file.py:Name`, `npz:PATH`, `folder:PATH` and `federation:PATH` with the whole path."""
-    if own := re.fullmatch(r"(npz|folder|federation):(.+)", name):
+    """A name of ours as it is; `file.py:Name` and a user's own data, such as `npz:PATH`, with the whole path."""
+    if own := re.fullmatch(r"(npz|folder|ts|arff|text|federation):(.+)", name):
         return f"{own[1]}:{Path(own[2]).resolve()}"
     if code := re.fullmatch(r"(.+\.py):([\w.]+)", name):
         return f"{Path(code[1]).resolve()}:{code[2]}"

@@ -92,12 +92,11 @@ def test_the_recurrent_unit_is_torch_s() -> None:
 def test_the_block_is_torch_s_encoder_layer() -> None:
     block = TransformerBlock(0.0).double().eval()
     theirs = nn.TransformerEncoderLayer(64, block.heads, 128, 0.0, batch_first=True, norm_first=True).double().eval()
-    names = {"self_attn.in_proj_": block.qkv, "self_attn.out_proj.": block.out, "linear1.": block.wide}
-    names |= {"linear2.": block.narrow, "norm1.": block.norm, "norm2.": block.second_norm}
-    pairs = names.items()
-    theirs.load_state_dict(
-        {f"{name}{part}": getattr(layer, part) for name, layer in pairs for part in ("weight", "bias")}
-    )
+    names: dict[str, nn.Module] = {"norm1.": block.norm, "norm2.": block.second_norm}
+    names |= {"self_attn.in_proj_": block.qkv, "self_attn.out_proj.": block.out}
+    names |= {"linear1.": block.wide, "linear2.": block.narrow}
+    both = ("weight", "bias")
+    theirs.load_state_dict({f"{name}{part}": getattr(names[name], part) for name in names for part in both})
     x = torch.randn(4, 7, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     real = (torch.arange(7) < torch.tensor([[7], [1], [4], [6]])).double().unsqueeze(-1)
     expected = theirs(x, src_key_padding_mask=real[..., 0] == 0)

@@ -111,7 +111,7 @@ def datasets_command(
     for row in rows:
         if row["note"] and row["files"] != "missing":
             print(f"{row['name']}: {row['note']}")
-    print("your own data: folder:PATH (pictures) and npz:PATH (arrays)")
+    print("your own data: folder:PATH (pictures), npz:PATH (arrays), ts:PATH and arff:PATH (series), text:PATH (text)")
 
 
 @command("attacks", "attacks")

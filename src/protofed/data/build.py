@@ -17,6 +17,7 @@ from protofed.data.loading import load
 from protofed.data.preparation import Preparation
 from protofed.data.samples import Dataset, is_picture
 from protofed.data.splits import Split, check_split
+from protofed.data.text_encoding import Tokenising
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.randomness import key
@@ -119,7 +120,9 @@ def check_augment(experiment: Experiment, x: Tensor) -> None:
 def dataset_of(experiment: Experiment, name: str, train_size: int | None, encoder: FeatureExtractor | None) -> Dataset:
     """One of an experiment's datasets, with images of the size that models, or the encoder before them, see."""
     folder = None if experiment.data_dir is None else Path(experiment.data_dir)
-    return load(name, folder, train_size, experiment.image_size if encoder is None else encoder.image_size)
+    side = experiment.image_size if encoder is None else encoder.image_size
+    how = Tokenising(experiment.tokenizer, experiment.vocabulary, experiment.length)
+    return load(name, folder, train_size, side, how)
 
 
 def drift_of(experiment: Experiment, encoder: FeatureExtractor | None = None) -> Drift | None:

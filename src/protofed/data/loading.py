@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from protofed.data.corpus import Corpus
 from protofed.data.holdout import interleaved
 from protofed.data.images import resized
 from protofed.data.samples import Dataset, Samples
@@ -16,29 +18,47 @@ from protofed.data.sources.catalogue import DATASETS
 from protofed.data.sources.download import fetch
 from protofed.data.sources.files import Form, Source, lack, present, verify
 from protofed.data.sources.image_files import folder
+from protofed.data.sources.lines import beside
 from protofed.data.sources.npz import npz
+from protofed.data.sources.series import arff, ts
+from protofed.data.sources.texts import texts
+from protofed.data.text_encoding import Tokenising
 from protofed.errors import UserError, unknown
 
-OWN = {"folder": folder, "npz": npz}
+OWN: dict[str, Callable[[Sequence[Path], int | None], Dataset | Corpus]] = {
+    "folder": folder,
+    "npz": npz,
+    "ts": ts,
+    "arff": arff,
+    "text": texts,
+}
 """What reads a user's own data."""
+IN_TWO = ("ts", "arff", "text")
+"""The kinds whose NAME_TEST may lie beside NAME_TRAIN."""
 
 
 def load(
-    name: str, data_dir: Path | None = None, train_size: int | None = None, image_size: int | None = None
+    name: str,
+    data_dir: Path | None = None,
+    train_size: int | None = None,
+    image_size: int | None = None,
+    tokenising: Tokenising | None = None,
 ) -> Dataset:
     """Load a dataset by its name.
 
     Args:
-        name: a name that `protofed datasets` lists, `folder:PATH` or `npz:PATH`.
+        name: a name that `protofed datasets` lists, or a kind and PATH: `folder:`, `npz:`, `ts:`, `arff:` or `text:`.
         data_dir: the folder with the dataset's files, or with a folder named after the dataset.
-        train_size: use only the first so many training images; all unless given.
+        train_size: use only the first so many training samples; all unless given.
         image_size: resize images to this side; their own unless given.
+        tokenising: how text becomes token ids; as `Experiment` says unless given.
 
     Returns:
-        The dataset, with images uint8 [n, channels, height, width].
+        The dataset: images uint8 [n, channels, height, width], series float32 [n, channels, steps], token ids of text
+        int64 [n, length].
 
     Raises:
-        UserError: there is no such dataset, its files are missing or damaged, or it has fewer training images.
+        UserError: there is no such dataset, its files are missing or damaged, or it has fewer training samples.
 
     Example:
         >>> from protofed.data import load
@@ -50,18 +70,18 @@ def load(
     kind, _, path = name.partition(":")
     try:
         if path:
-            dataset = _own(name, kind, Path(path), image_size)
+            dataset = _own(name, kind, Path(path), image_size, tokenising or Tokenising())
         elif DATASETS[name].parts:
             dataset = _together(name, DATASETS[name], data_dir, image_size)
         else:
-            dataset = _one(name, DATASETS[name], data_dir, image_size)
+            dataset = _one(name, DATASETS[name], data_dir, image_size, tokenising or Tokenising())
     except OSError as error:  # a folder where a file should be, or one that may not be read
         raise UserError("--dataset", name, f"its files cannot be read: {error.strerror or error}") from None
     if train_size is None:
         return dataset
     if not 1 <= train_size <= len(dataset.train):
         raise UserError(
-            "--train-size", train_size, f"it must be from 1 to {len(dataset.train)}, the training images of {name}"
+            "--train-size", train_size, f"it must be from 1 to {len(dataset.train)}, the training samples of {name}"
         )
     return replace(dataset, train=dataset.train.take(torch.arange(train_size)))
 
@@ -70,7 +90,7 @@ def check_name(name: str) -> None:
     """Refuse a name that is no dataset's; whether its files are there is not asked.
 
     Args:
-        name: a name that `protofed datasets` lists, `folder:PATH` or `npz:PATH`.
+        name: a name that `protofed datasets` lists, or a kind of a user's own data and its path, such as `folder:PATH`.
 
     Raises:
         UserError: there is no such dataset; the error suggests the nearest name.
@@ -92,15 +112,32 @@ def check_name(name: str) -> None:
         raise unknown("--dataset", name, (*DATASETS, *(f"{kind}:PATH" for kind in OWN)), see="protofed datasets")
 
 
-def _own(name: str, kind: str, path: Path, side: int | None) -> Dataset:
+def _own(name: str, kind: str, path: Path, side: int | None, how: Tokenising) -> Dataset:
     """A user's own data."""
     if not path.exists():
         raise UserError("--dataset", name, f"there is no {path}")
-    path = path.resolve()
-    return cached(checksum(f"{kind}:{path.stem}", [path], side), lambda: resized(OWN[kind]([path], side), side))
+    paths = [path.resolve(), *(beside(path.resolve()) if kind in IN_TWO else ())]
+
+    def decode() -> Dataset:
+        return _decoded(OWN[kind](paths, side), side, how, paths[0].stem.removesuffix("_TRAIN"))
+
+    return cached(_key(f"{kind}:{paths[0].stem}", paths, side, how if kind == "text" else None), decode)
 
 
-def _one(name: str, source: Source, data_dir: Path | None, side: int | None) -> Dataset:
+def _key(name: str, paths: list[Path], side: int | None, how: Tokenising | None) -> str:
+    """What a dataset is cached under; a tokenizer in a file counts by what the file holds."""
+    if how is None:
+        return checksum(name, paths, side)
+    file = Path(how.tokenizer)
+    return checksum(name, [*paths, *([file] if file.is_file() else ())], (side, how))
+
+
+def _decoded(made: Dataset | Corpus, side: int | None, how: Tokenising, name: str) -> Dataset:
+    """A dataset from what was read, with images of this side or token ids made in this way."""
+    return resized(made.encoded(how, name) if isinstance(made, Corpus) else made, side)
+
+
+def _one(name: str, source: Source, data_dir: Path | None, side: int | None, how: Tokenising) -> Dataset:
     """A dataset that is read from files, or made."""
     side = None if side == source.shape[-1] else side
     form, paths = present(name, source, data_dir) or fetch(name, source, data_dir)
@@ -108,9 +145,9 @@ def _one(name: str, source: Source, data_dir: Path | None, side: int | None) -> 
     def decode() -> Dataset:
         for file, path in zip(form.files, paths, strict=True):
             verify(file, path)
-        return resized(form.read(paths, side), side)
+        return _decoded(form.read(paths, side), side, how, name)
 
-    return cached(checksum(name, paths, side), decode)
+    return cached(_key(name, paths, side, how if source.text else None), decode)
 
 
 def _together(name: str, source: Source, data_dir: Path | None, side: int | None) -> Dataset:

@@ -200,7 +200,7 @@ def template(number: int, server: str) -> str:
 
 def dataset_at(argument: str, data: str) -> str:
     """A path as the dataset that it is, with or without its kind; the name of a dataset as it is."""
-    if kind := re.fullmatch("(npz|folder):(.*)", data):
+    if kind := re.fullmatch("(npz|folder|ts|arff|text):(.*)", data):
         return f"{kind[1]}:{_there(argument, kind[2])}"
     if "/" not in data and "." not in data:
         from protofed.data import DATASETS  # and torch, which who only reads client.yaml has no use for
