@@ -4,8 +4,10 @@ from protofed.data.federation import Client, Federation, federate, join
 from protofed.data.loading import check_name, describe, load
 from protofed.data.preparation import Preparation, Shape
 from protofed.data.samples import Dataset, Samples
+from protofed.data.series_encoding import SeriesEncoding
 from protofed.data.sources.catalogue import DATASETS
 from protofed.data.splits import SPLITS, Split
+from protofed.data.text_encoding import TextEncoding, Tokenising
 
 __all__ = [
     "DATASETS",
@@ -15,8 +17,11 @@ __all__ = [
     "Federation",
     "Preparation",
     "Samples",
+    "SeriesEncoding",
     "Shape",
     "Split",
+    "TextEncoding",
+    "Tokenising",
     "check_name",
     "describe",
     "federate",

@@ -33,7 +33,7 @@ class SeriesEncoding(Encoding):
         UserError: a number is below 1, or such samples would be too large.
 
     Example:
-        >>> from protofed.data.series_encoding import SeriesEncoding
+        >>> from protofed.data import SeriesEncoding
         >>> encoding = SeriesEncoding(channels=1, length=3, masked=True)
         >>> x = encoding.encode([[[0.5, 2.0]], [[1.0, 2.0, 3.0]]])
         >>> x[0].tolist()

@@ -35,6 +35,11 @@ class Tokenising:
         tokenizer: `words`, the path of a tokenizer.json, or a name that the package `tokenizers` finds.
         vocabulary: words that get an id of their own, the most frequent ones of the training text (`words`).
         length: ids of a sample: longer text is cut off, shorter is padded with 0.
+
+    Example:
+        >>> from protofed.data import Tokenising
+        >>> Tokenising(vocabulary=1, length=2).of(["red and red"]).words
+        ('red',)
     """
 
     tokenizer: str = Experiment.tokenizer
@@ -63,7 +68,7 @@ class TextEncoding(Encoding):
         UserError: the length is below 1 or too large, or the vocabulary is too large.
 
     Example:
-        >>> from protofed.data.text_encoding import TextEncoding, Tokenising
+        >>> from protofed.data import Tokenising
         >>> encoding = Tokenising(vocabulary=2, length=4).of(["the cat", "the dog, the cat"])
         >>> encoding
         TextEncoding(words=('the', 'cat'), length=4, tokenizer='')

@@ -21,7 +21,7 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 """The same in Pillow's words. It knows many more by their first bytes, and hands one of them, EPS, to Ghostscript."""
 
 
-class Place(NamedTuple):
+class Placed(NamedTuple):
     """Where a file of a user's lies: its class, its domain ("" without any) and its half, train or test."""
 
     name: str
@@ -75,7 +75,7 @@ class Tree:
         return decode(self.read(name), side, f"{self.path}/{name}")
 
 
-def arranged(tree: Tree, names: Sequence[str], what: str) -> list[Place]:
+def arranged(tree: Tree, names: Sequence[str], what: str) -> list[Placed]:
     """Files in `class/` or `domain/class/`, below `train` and `test` if there are just these; otherwise all `train`."""
     parts = [name.split("/") for name in names]
     halves = {part[0] for part in parts} == {"train", "test"}
@@ -83,7 +83,7 @@ def arranged(tree: Tree, names: Sequence[str], what: str) -> list[Place]:
     if depths not in ({2}, {3}):
         raise UserError("PATH", str(tree.path), f"its {what} must all lie in class/ or all in domain/class/")
     return [
-        Place("/".join(part), part[-2], part[-3] if depths == {3} else "", part[0] if halves else "train")
+        Placed("/".join(part), part[-2], part[-3] if depths == {3} else "", part[0] if halves else "train")
         for part in parts
     ]
 
