@@ -28,6 +28,7 @@ OTHER: dict[str, Any] = {
     **{"rounds": 2, "epochs": 3, "batch_size": 4, "lr": 1e-3, "lr_decay": 0.95, "momentum": 0.0, "weight_decay": 1e-4},
     **{"seed": 11, "engine": "stacked", "device": "cpu", "precision": "float64", "time_budget": 1.5},
     **{"image_size": 16, "normalise": "imagenet", "augment": "crop", "drift": "sudden", "drift_round": 2, "novel": 2},
+    **{"tokenizer": "pieces.json", "vocabulary": 50, "length": 16},
     **{"start": "weights.safetensors", "encoder": "some encoder.safetensors"},
     **{"privacy": "client", "clip": 2.0, "noise": 1.5, "epsilon": 4.0, "delta": 1e-6, "min_count": 3},
     **{"attack": "sign-flip", "attackers": 0.3, "defence": "median", "secure": True},
@@ -92,6 +93,8 @@ EDGES: list[tuple[str, float, float, str]] = [
     *((name, 0.999, 1, "above 0 and below 1") for name in ("attackers", "delta")),
     *(("participation", inside, outside, "above 0 and at most 1") for inside, outside in ((1e-300, 0), (1, 1.001))),
     *(("val_fraction", inside, outside, "at least 0 and below 1") for inside, outside in ((0, -0.1), (0.999, 1))),
+    *(("vocabulary", inside, outside, "from 1 to 1000000") for inside, outside in ((1, 0), (10**6, 10**6 + 1))),
+    *(("length", inside, outside, "from 1 to 32768") for inside, outside in ((1, 0), (2**15, 2**15 + 1))),
     *(("image_size", inside, outside, "from 1 to 1024") for inside, outside in ((1, 0), (1024, 1025))),
 ]
 """Of every bounded option, at each end: a value that is just allowed, one that is just not, and what is said."""

@@ -35,11 +35,12 @@ class HintedError(Exception):
 class UserError(HintedError, ValueError):
     """Wrong input: names the argument, its value and the reason; a hint may say what would do."""
 
+    reason = ""
+
     def __init__(self, argument: str, value: object, reason: str, *, hint: str | None = None) -> None:
         what = "missing value" if value is None else f"invalid value {_shown(value)}"
-        super().__init__(
-            f"{what} for {argument}: {' '.join(reason.split())}", hint
-        )  # one line, whoever gave the reason
+        self.reason = " ".join(reason.split())  # one line, whoever gave it
+        super().__init__(f"{what} for {argument}: {self.reason}", hint)
 
 
 class DivergedError(HintedError, RuntimeError):

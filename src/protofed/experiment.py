@@ -27,7 +27,7 @@ LARGEST_SIDE = 1024
 Group = Literal["data", "model", "training", "trust", "machine"]
 """What an option is about. The machine's say how and where a run is played, not what: it may go on with others."""
 
-KINDS = ("npz", "folder", "csv", "parquet")
+KINDS = ("folder", "npz", "csv", "parquet", "ts", "arff", "text")
 """Kinds of files of a user's own data; before a path, as in csv:PATH."""
 TABLE = ("label", "client_column", "domain_column", "test_column", "drop", "categories", "missing", "fill")
 """The options that say which column of a table is what."""
@@ -76,6 +76,21 @@ class Experiment:
     train_size: int | None = _option(None, "Use only the first so many training samples.", "data")
     image_size: int | None = _option(
         None, "Resize images to this side; photographs are 32 unless given.", "data", at_least=1, at_most=LARGEST_SIDE
+    )
+    tokenizer: str = _option(
+        "words",
+        "How text becomes token ids: words, a tokenizer.json, or a name that the package tokenizers finds.",
+        "data",
+    )
+    vocabulary: int = _option(
+        10_000,
+        "Words with an id of their own, the most frequent of the training text.",
+        "data",
+        at_least=1,
+        at_most=10**6,
+    )
+    length: int = _option(
+        128, "Token ids of a text: longer is cut off, shorter is padded.", "data", at_least=1, at_most=2**15
     )
     normalise: Literal["dataset", "none", "pixels", "all", "client", "imagenet"] = _option(
         "dataset",
@@ -296,6 +311,9 @@ class Options(TypedDict, total=False):
     public: str | None
     train_size: int | None
     image_size: int | None
+    tokenizer: str
+    vocabulary: int
+    length: int
     normalise: Literal["dataset", "none", "pixels", "all", "client", "imagenet"]
     augment: Literal["none", "crop", "crop-flip", "rethinkfl"]
     label: str | None
@@ -376,6 +394,8 @@ def with_absolute_paths(experiment: Experiment) -> Experiment:
     """The experiment with the user's files and folders named so that they are found from any folder."""
     paths = {name: getattr(experiment, name) for name in PATHS}
     named: dict[str, Any] = {name: str(Path(path).resolve()) for name, path in paths.items() if path is not None}
+    if experiment.tokenizer.endswith(".json"):
+        named["tokenizer"] = str(Path(experiment.tokenizer).resolve())
     named |= {"method": absolute_name(experiment.method), "split": absolute_name(experiment.split)}
     for name, between in (("model", ","), ("dataset", "+"), ("public", "+")):
         if isinstance(words := getattr(experiment, name), str):

@@ -27,6 +27,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from protofed.data import federation
+from protofed.data.encodings import decoded
 from protofed.data.federation_file import read_federation, write_federation
 from protofed.data.samples import Samples
 from protofed.data.sources.idx import mnist
@@ -36,7 +37,10 @@ from protofed.data.sources.leaf import femnist
 from protofed.data.sources.mat import svhn
 from protofed.data.sources.npz import npz, npz_images
 from protofed.data.sources.pickles import cifar10, cifar100, fc100
+from protofed.data.sources.series import arff, ts
+from protofed.data.sources.texts import orange, texts
 from protofed.data.sources.usps import usps_h5, usps_libsvm
+from protofed.data.text_encoding import Tokenising
 from protofed.deploy import wire
 from protofed.deploy.client import HANDLERS, Asked, Failed, WarmClient
 from protofed.deploy.connections import Connections
@@ -485,6 +489,32 @@ def _read_npz(folder: Path) -> object:
     return npz([folder / "plain.npz"], None), npz([folder / "packed.npz"], None)
 
 
+TS = b"# x\n@univariate false\n@dimensions 2\n@classLabel true a b\n@data\n" + b"1,2,?:3,4,5:a\n1,2:3,4e1:b\n" * 5
+ARFF = b"@relation x\n@attribute all relational\n@attribute c numeric\n@attribute d numeric\n@end all\n"
+ARFF += b"@attribute t {a,b}\n@data\n" + b"'1,2\\n3,?',a\n'1,2\\n3,4',b\n" * 5
+ENCODINGS = [{"kind": "series", "channels": 2, "length": 3, "masked": True}]
+ENCODINGS += [{"kind": "text", "words": ["the", "cat"], "length": 4, "tokenizer": ""}]
+
+
+def _make_text(folder: Path) -> None:
+    (folder / "lines.tsv").write_bytes(b"ham\tsee you\nspam\tbuy now\n" * 5)
+    (folder / "table.tab").write_bytes(b"c\tt\nd\tstring\nclass\t\n\nham\tsee you\nspam\tbuy now\n")
+
+
+def _read_text(folder: Path) -> object:
+    corpora = texts([folder / "lines.tsv"], None), orange([folder / "table.tab"] * 2, None)
+    return [corpus.encoded(Tokenising(), "text") for corpus in corpora]
+
+
+def _json_list(path: Path) -> list[Any]:
+    """What JSON says, in a list; what is no JSON is refused before an encoding is looked at."""
+    try:
+        said = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        raise UserError("FILE", str(path), "no JSON") from None
+    return said if isinstance(said, list) else [said]
+
+
 def _make_federation(folder: Path) -> None:
     part = Samples.of(torch.zeros(3, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 1, 1]))
     given = federation.Client.of(part, part, validation=part)
@@ -592,6 +622,14 @@ READERS = {
     "fc100": Reader(_make_fc100, _read_fc100, FC100[:1]),
     "leaf": Reader(_one("all_data_0.json", _leaf), lambda folder: femnist([folder], None), ("all_data_0.json",)),
     "npz": Reader(_make_npz, _read_npz, ("plain.npz", "packed.npz")),
+    "ts": Reader(_one("x.ts", lambda: TS), lambda folder: ts([folder / "x.ts"], None), ("x.ts",)),
+    "arff": Reader(_one("x.arff", lambda: ARFF), lambda folder: arff([folder / "x.arff"], None), ("x.arff",)),
+    "text": Reader(_make_text, _read_text, ("lines.tsv", "table.tab")),
+    "encodings": Reader(
+        _one("encodings.json", lambda: json.dumps(ENCODINGS).encode()),
+        lambda folder: [decoded(said) for said in _json_list(folder / "encodings.json")],
+        ("encodings.json",),
+    ),
     "federation": Reader(
         _make_federation,
         lambda folder: read_federation(folder / "federation.safetensors"),

@@ -19,7 +19,7 @@ from protofed.models import MODELS, build
 from protofed.models.layers import BatchNorm
 from tests.reference import fedbn as slow
 from tests.support import whole_runs
-from tests.support.nets import Noisy, gap, own, play
+from tests.support.nets import Noisy, gap, own, play, taken_by
 from tests.support.turns import turn_of
 from tests.support.whole_runs import Levels, Restless
 
@@ -53,7 +53,7 @@ class OddlyNamed(nn.Module):
 
 @pytest.mark.parametrize("model", [*MODELS, Noisy, Restless, Normed, OddlyNamed])
 def test_what_stays_are_the_batch_norms_of_the_model(model: Any) -> None:
-    module = build(model, (3, 32, 32), 10, 0)
+    module = build(model, taken_by(model, (3, 32, 32)), 10, 0)
     names = list(module.state_dict())
     staying = slow.of_batch_norm(module, (BatchNorm,))
     assert set(names) - FedBN().shared(names) == staying

@@ -24,7 +24,7 @@ from tests.reference import fedetf as slow
 from tests.reference.fedrod import balanced
 from tests.support import whole_runs
 from tests.support.given_outputs import Given, normal
-from tests.support.nets import Noisy, gap, own
+from tests.support.nets import Noisy, gap, own, taken_by
 from tests.support.whole_runs import Restless
 
 quick = settings(max_examples=15, deadline=None)
@@ -80,13 +80,13 @@ def test_a_feature_of_zeros_has_a_finite_gradient() -> None:
 
 @pytest.mark.parametrize("model", [*MODELS, Noisy, Restless])
 def test_every_model_takes_the_fixed_head(model: Any) -> None:
-    shape, classes = (3, 32, 32), 60  # more than FedProto's CNN has features
+    shape, classes = taken_by(model, (3, 32, 32)), 60  # more than FedProto's CNN has features
     module, again = (build(model, shape, classes, 0, FedETF().extend) for _ in range(2))
     assert gap(module.state_dict(), again.state_dict()) == 0  # no two clients differ
     assert {name for name in module.state_dict() if "head." in name} == SENT
     module.train()
     with step(torch.tensor(0)):
-        loss = nn.functional.cross_entropy(module(torch.randn(3, *shape)).logits, torch.tensor([0, 1, 2]))
+        loss = nn.functional.cross_entropy(module(shape.example(3)).logits, torch.tensor([0, 1, 2]))
     loss.backward()  # type: ignore[no-untyped-call]
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in module.parameters())
 

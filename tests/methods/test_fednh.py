@@ -22,7 +22,7 @@ from protofed.models.normalised_head import NormalisedHead
 from protofed.prototypes import Prototypes
 from tests.reference import fednh as slow
 from tests.support import server_runs
-from tests.support.nets import Noisy, Plain, gap, own, play
+from tests.support.nets import Noisy, Plain, gap, own, play, taken_by
 from tests.support.turns import turn_of
 
 quick = settings(max_examples=12, deadline=None)
@@ -70,9 +70,8 @@ def logits_only(shape: tuple[int, int, int], classes: int) -> nn.Module:
 
 @pytest.mark.parametrize("model", [*MODELS, logits_only, Noisy])
 def test_every_model_takes_the_normalised_head(model: Any) -> None:
-    shape = (512, 1, 1) if isinstance(model, str) and model.startswith("head") else (3, 16, 16)
-    if model == "resnet18":
-        shape = (3, 32, 32)
+    ready = isinstance(model, str) and model.startswith("head")
+    shape = taken_by(model, (512, 1, 1) if ready else (3, 32, 32) if model == "resnet18" else (3, 16, 16))
     classes = 8
     module = build(model, shape, classes, 0, FedNH(scale=5.0).extend)
     again = build(model, shape, classes, 0, FedNH(scale=5.0).extend)
@@ -80,7 +79,7 @@ def test_every_model_takes_the_normalised_head(model: Any) -> None:
     assert {"head.scale", W} == {name for name in module.state_dict() if "head." in name}
     module.eval()
     with torch.no_grad():
-        out = module(torch.linspace(-1, 1, 2 * torch.Size(shape).numel()).view(2, *shape))
+        out = module(shape.example(2))
     head = cast(NormalisedHead, module.head)
     expected = torch.stack([slow.cosine_logits(z, head.prototypes, 5.0) for z in out.features])
     if isinstance(model, str) and model.endswith("fedpcl"):  # which scales its logits to length 1, whatever the head
@@ -88,7 +87,7 @@ def test_every_model_takes_the_normalised_head(model: Any) -> None:
     assert_close(out.logits, expected, atol=1e-5, rtol=1e-4)
     module.train()
     with step(torch.tensor(0)):
-        loss = nn.functional.cross_entropy(module(torch.randn(3, *shape)).logits, torch.tensor([0, 1, 2]))
+        loss = nn.functional.cross_entropy(module(shape.example(3)).logits, torch.tensor([0, 1, 2]))
     loss.backward()  # type: ignore[no-untyped-call]
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in module.parameters())
 

@@ -22,7 +22,7 @@ from protofed.models.net import Net
 from tests.reference import fedrod as slow
 from tests.support import whole_runs
 from tests.support.given_outputs import normal
-from tests.support.nets import Noisy, Plain, gap, own
+from tests.support.nets import Noisy, Plain, gap, own, taken_by
 from tests.support.whole_runs import Restless
 
 quick = settings(max_examples=15, deadline=None)
@@ -86,13 +86,13 @@ def test_loss_and_gradient_are_finite_for_classes_that_a_client_lacks(dtype: tor
 
 @pytest.mark.parametrize("model", [*MODELS, Noisy, Restless])
 def test_every_model_takes_a_private_head(model: Any) -> None:
-    shape = (3, 32, 32)
+    shape = taken_by(model, (3, 32, 32))
     module, plain = build(model, shape, 7, 0, FedRoD().extend), build(model, shape, 7, 0)
     state = module.state_dict()
     assert set(state) - set(plain.state_dict()) == {"private_head.weight", "private_head.bias"}
     assert gap({name: state[name] for name in plain.state_dict()}, plain.state_dict()) == 0
     assert torch.equal(state["private_head.weight"], state["head.weight"])
-    x = torch.linspace(-1, 1, 3 * 3 * 32 * 32).view(3, *shape)
+    x = shape.example(3)
     module.train()
     with step(torch.tensor(0)):
         out: Output = module(x)

@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 from protofed.errors import UserError
 from protofed.models import MODELS, Output, adopt, build, parameter_count
 from protofed.models.layers import step
+from tests.support.nets import taken_by
 
 Shape = tuple[int, int, int]
 KEY = torch.tensor(0)
@@ -53,13 +54,14 @@ def test_encoder_of_the_mlp_is_separable() -> None:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("shape", "classes"), [((1, 8, 8), 3), ((1, 28, 28), 10), ((3, 32, 32), 7)])
 def test_shapes(name: str, shape: Shape, classes: int) -> None:
-    module = build(name, shape, classes, 0)
+    known = taken_by(name, shape)
+    module = build(name, known, classes, 0)
     assert isinstance(module.head, nn.Linear)
     assert list(module.named_children())[-1][0] == "head"
     for training in (True, False):
         module.train(training)
         with step(KEY), torch.no_grad():
-            out = module(torch.rand(3, *shape))
+            out = module(known.example(3))
         assert isinstance(out, Output)
         assert out.features.shape == (3, module.feature_size)
         assert out.logits.shape == (3, classes)
@@ -89,7 +91,9 @@ def test_sides_of_the_block_features(name: str, shape: Shape, sides: list[int | 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "linear"])
 def test_block_features_are_before_the_relu(name: str) -> None:
-    out = build(name, (1, 16, 16), 4, 0).eval()(torch.randn(4, 1, 16, 16, generator=torch.Generator().manual_seed(0)))
+    shape = taken_by(name, (1, 16, 16))
+    x = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0))
+    out = build(name, shape, 4, 0).eval()(shape.example(4) if shape.tokens else x)
     assert all(block.min() < 0 for block in out.blocks)
     assert out.features.min() >= 0
 
@@ -135,9 +139,10 @@ def test_same_key_same_weights_and_global_generator_untouched(name: str) -> None
 
 @pytest.mark.parametrize("name", MODELS)
 def test_our_own_models_need_no_adoption(name: str) -> None:
-    module = MODELS[name][0]((1, 8, 8), 3)
+    shape = taken_by(name, (1, 8, 8))
+    module = MODELS[name][0](shape, 3)
     before = {key: tensor.clone() for key, tensor in module.state_dict().items()}
-    assert adopt(module, (1, 8, 8), 3) is module
+    assert adopt(module, shape, 3) is module
     torch.testing.assert_close(dict(module.state_dict()), before, rtol=0, atol=0)
 
 

@@ -16,6 +16,7 @@ from torch.nn import functional
 from protofed.models import MODELS, build
 from protofed.models.layers import step
 from protofed.models.stacking import _LAYERS, _long_product, _patches, bytes_per_image, stacking
+from tests.support.nets import taken_by
 
 CLIENTS = 3
 quick = settings(max_examples=25, deadline=None)
@@ -179,9 +180,10 @@ def test_the_layers_are_found_where_modules_call_them() -> None:
 
 @pytest.mark.parametrize("model", [name for name in MODELS if name != "resnet18"])
 def test_models_are_what_a_loop_makes_of_them(model: str) -> None:
-    shape = (512, 1, 1) if model.startswith("head") else (1, 16, 16)
+    shape = taken_by(model, (512, 1, 1) if model.startswith("head") else (1, 16, 16))
     module = build(model, shape, 4, 1).double().train()
-    x, keys = draw(CLIENTS, 3, *shape), torch.arange(CLIENTS)
+    drawn = draw(CLIENTS, 3, *shape)
+    x, keys = drawn.mul(9).long() % shape.tokens if shape.tokens else drawn, torch.arange(CLIENTS)
     noise = torch.Generator().manual_seed(0)
 
     def near(value: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ def careful(tmp_path_factory: pytest.TempPathFactory) -> str:
 def right(run: Run, client: int, model: Predictor, rule: str | None = None) -> int:
     """How many of a client's own test images are taken for what they are."""
     member = run.federation.members[client]
-    images, labels = member.pool.images[member.own], member.pool.labels[member.own]
+    images, labels = member.pool.x[member.own], member.pool.labels[member.own]
     return int((model.predict(images, rule, top=1).top[:, 0] == labels).sum())
 
 
@@ -87,7 +87,7 @@ def assert_answers_as_the_run_did(folder: RunFolder, rule: str, tmp_path: Path, 
         for model in (made.predictor, loaded, result.predictor(client)):
             assert right(run, client, model) == round(accuracy[client] / 100 * len(member.own))
         differs.append(right(run, client, loaded, "head") != right(run, client, loaded))
-        images = member.pool.images
+        images = member.pool.x
         by_rule, by_head = (loaded.outputs(images, one)[1] for one in (rule, "head"))
         assert not torch.allclose(by_rule, by_head)
         assert rule in loaded.card.held_out

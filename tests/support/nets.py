@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from protofed.data import Client, Dataset, Federation, Samples
+from protofed.data.preparation import Shape as SampleShape
 from protofed.data.sources.digits import digits
 from protofed.experiment import Experiment
 from protofed.methods import METHODS, build_method
@@ -100,6 +101,16 @@ class Plain(nn.Module):
     def forward(self, x: Tensor) -> Output:
         features = self.hidden(x.flatten(1))
         return Output(features, self.head(features), (features,))
+
+
+SERIES, TEXT = SampleShape((4, 9), masked=True), SampleShape((9,), tokens=12)
+SEQUENCES = {"cnn1d": SERIES, "gru": SERIES, "transformer": TEXT, "embedding-bag": TEXT}
+"""The models that take no pictures, each with a small shape of what it takes."""
+
+
+def taken_by(model: Any, picture: Shape) -> SampleShape:
+    """The shape of a picture, or of what else a model takes."""
+    return SEQUENCES.get(model) or SampleShape(picture) if isinstance(model, str) else SampleShape(picture)
 
 
 @cache

@@ -111,7 +111,8 @@ def datasets_command(
     for row in rows:
         if row["note"] and row["files"] != "missing":
             print(f"{row['name']}: {row['note']}")
-    print("your own data: folder:PATH (pictures), npz:PATH (arrays), csv:PATH and parquet:PATH (tables), file.py:make")
+    print("your own data: folder:PATH (pictures), npz:PATH (arrays), csv:PATH and parquet:PATH (tables),")
+    print("ts:PATH and arff:PATH (series), text:PATH (text), file.py:make (what your function returns)")
 
 
 @command("attacks", "attacks")

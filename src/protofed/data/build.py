@@ -18,6 +18,7 @@ from protofed.data.preparation import Preparation
 from protofed.data.samples import Dataset, is_picture
 from protofed.data.sources.tables import TableOptions
 from protofed.data.splits import Split, check_split
+from protofed.data.text_encoding import Tokenising
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.randomness import key
@@ -134,7 +135,8 @@ def dataset_of(experiment: Experiment, name: str, train_size: int | None, encode
     """One of an experiment's datasets, with images of the size that models, or the encoder before them, see."""
     folder = None if experiment.data_dir is None else Path(experiment.data_dir)
     side = experiment.image_size if encoder is None else encoder.image_size
-    return load(name, folder, train_size, side, TableOptions.of(experiment))
+    tokenising = Tokenising(experiment.tokenizer, experiment.vocabulary, experiment.length)
+    return load(name, folder, train_size, side, TableOptions.of(experiment), tokenising)
 
 
 def drift_of(experiment: Experiment, encoder: FeatureExtractor | None = None) -> Drift | None:

@@ -48,6 +48,6 @@ def decoded(said: Any) -> Encoding | None:
     """The encoding that JSON has kept; anything else is a UserError."""
     if said is None:
         return None
-    if not isinstance(said, dict) or said.get("kind") not in KINDS:
+    if not isinstance(said, dict) or said.get("kind") not in list(KINDS):  # a list, for a kind may be unhashable
         raise UserError("encoding", said, f"it must be one of {listed(list(KINDS))}")
     return KINDS[said["kind"]].from_json({name: value for name, value in said.items() if name != "kind"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 
+from protofed.data.corpus import Corpus
 from protofed.data.federation import Federation
 from protofed.data.holdout import interleaved
 from protofed.data.images import resized
@@ -18,18 +20,30 @@ from protofed.data.sources.catalogue import DATASETS
 from protofed.data.sources.download import fetch
 from protofed.data.sources.files import Form, Source, lack, present, verify
 from protofed.data.sources.image_files import folder
+from protofed.data.sources.lines import beside
 from protofed.data.sources.npz import npz
+from protofed.data.sources.series import arff, ts
 from protofed.data.sources.tables import TableOptions, table
+from protofed.data.sources.texts import texts
+from protofed.data.text_encoding import Tokenising
 from protofed.errors import UserError, unknown
 from protofed.experiment import KINDS, Experiment
 from protofed.internal.plugins import load_code
 
-OWN = {"folder": folder, "npz": npz}
-"""What reads a user's own arrays and pictures."""
-GROUP = "protofed.datasets"
-"""Entry points of packages that bring datasets along: functions that return a Dataset or a Federation."""
+OWN: dict[str, Callable[[Sequence[Path], int | None], Dataset | Corpus]] = {
+    "folder": folder,
+    "npz": npz,
+    "ts": ts,
+    "arff": arff,
+    "text": texts,
+}
+"""What reads a user's own data but tables."""
+IN_TWO = ("ts", "arff", "text")
+"""The kinds whose NAME_TEST may lie beside NAME_TRAIN."""
 TABLES = ("csv", "parquet")
 """Kinds of a user's own tables."""
+GROUP = "protofed.datasets"
+"""Entry points of packages that bring datasets along: functions that return a Dataset or a Federation."""
 
 
 def load(
@@ -38,22 +52,25 @@ def load(
     train_size: int | None = None,
     image_size: int | None = None,
     columns: TableOptions | None = None,
+    tokenising: Tokenising | None = None,
 ) -> Dataset:
     """Load a dataset by its name.
 
     Args:
-        name: a name that `protofed datasets` lists, `folder:PATH`, `npz:PATH`, `csv:PATH`,
-            `parquet:PATH` or `path/to/file.py:name`, a function that returns one.
+        name: a name that `protofed datasets` lists, a kind and PATH (`folder:`, `npz:`, `csv:`, `parquet:`, `ts:`,
+            `arff:` or `text:`), or `path/to/file.py:name`, a function that returns one.
         data_dir: the folder with the dataset's files, or with a folder named after the dataset.
-        train_size: use only the first so many training images; all unless given.
+        train_size: use only the first so many training samples; all unless given.
         image_size: resize images to this side; their own unless given.
         columns: which column of a table is what; as an Experiment has it unless given.
+        tokenising: how text becomes token ids; as an Experiment has it unless given.
 
     Returns:
-        The dataset, with images uint8 [n, channels, height, width], or rows of a table float32 [n, features].
+        The dataset: images uint8 [n, channels, height, width], rows of a table float32 [n, features], series float32
+        [n, channels, steps], token ids of text int64 [n, length].
 
     Raises:
-        UserError: there is no such dataset, its files are missing or damaged, or it has fewer training images.
+        UserError: there is no such dataset, its files are missing or damaged, or it has fewer training samples.
 
     Example:
         >>> from protofed.data import load
@@ -67,19 +84,21 @@ def load(
         if is_made(name):
             dataset = _only_dataset(name, made_data(name))
             dataset = resized(dataset, image_size)
+        elif path and kind in TABLES:
+            dataset = _table(name, kind, Path(path), image_size, columns or TableOptions.of(Experiment()))
         elif path:
-            dataset = _own(name, kind, Path(path), image_size, columns or TableOptions.of(Experiment()))
+            dataset = _own(name, kind, Path(path), image_size, tokenising or Tokenising())
         elif DATASETS[name].parts:
             dataset = _together(name, DATASETS[name], data_dir, image_size)
         else:
-            dataset = _one(name, DATASETS[name], data_dir, image_size)
+            dataset = _one(name, DATASETS[name], data_dir, image_size, tokenising or Tokenising())
     except OSError as error:  # a folder where a file should be, or one that may not be read
         raise UserError("--dataset", name, f"its files cannot be read: {error.strerror or error}") from None
     if train_size is None:
         return dataset
     if not 1 <= train_size <= len(dataset.train):
         raise UserError(
-            "--train-size", train_size, f"it must be from 1 to {len(dataset.train)}, the training images of {name}"
+            "--train-size", train_size, f"it must be from 1 to {len(dataset.train)}, the training samples of {name}"
         )
     return replace(dataset, train=dataset.train.take(torch.arange(train_size)))
 
@@ -88,7 +107,7 @@ def check_name(name: str) -> None:
     """Refuse a name that is no dataset's; whether its files are there is not asked.
 
     Args:
-        name: a name that `protofed datasets` lists, `folder:PATH`, `npz:PATH`, `csv:PATH` or `parquet:PATH`.
+        name: a name that `protofed datasets` lists, or a kind of a user's own data and its path, such as `folder:PATH`.
 
     Raises:
         UserError: there is no such dataset; the error suggests the nearest name.
@@ -145,18 +164,45 @@ def is_table(name: str) -> bool:
     return name.partition(":")[0] in TABLES
 
 
-def _own(name: str, kind: str, path: Path, side: int | None, columns: TableOptions) -> Dataset:
+def _table(name: str, kind: str, path: Path, side: int | None, columns: TableOptions) -> Dataset:
+    """A user's own table."""
+    path = _there(name, path)
+    key = checksum(f"{kind}:{path.name}:{columns}", [path], side)
+    return cached(key, lambda: resized(table(path, columns), side))
+
+
+def _own(name: str, kind: str, path: Path, side: int | None, how: Tokenising) -> Dataset:
     """A user's own data."""
+    path = _there(name, path)
+    paths = [path, *(beside(path) if kind in IN_TWO else ())]
+
+    def decode() -> Dataset:
+        return _decoded(OWN[kind](paths, side), side, how, path.stem.removesuffix("_TRAIN"))
+
+    return cached(_key(f"{kind}:{path.stem}", paths, side, how if kind == "text" else None), decode)
+
+
+def _there(name: str, path: Path) -> Path:
+    """The whole path of what is there."""
     if not path.exists():
         raise UserError("--dataset", name, f"there is no {path}")
-    path = path.resolve()
-    if kind in TABLES:
-        key = checksum(f"{kind}:{path.name}:{columns}", [path], side)
-        return cached(key, lambda: resized(table(path, columns), side))
-    return cached(checksum(f"{kind}:{path.stem}", [path], side), lambda: resized(OWN[kind]([path], side), side))
+    return path.resolve()
 
 
-def _one(name: str, source: Source, data_dir: Path | None, side: int | None) -> Dataset:
+def _key(name: str, paths: list[Path], side: int | None, how: Tokenising | None) -> str:
+    """What a dataset is cached under; a tokenizer in a file counts by what the file holds."""
+    if how is None:
+        return checksum(name, paths, side)
+    file = Path(how.tokenizer)
+    return checksum(name, [*paths, *([file] if file.is_file() else ())], (side, how))
+
+
+def _decoded(made: Dataset | Corpus, side: int | None, how: Tokenising, name: str) -> Dataset:
+    """A dataset from what was read, with images of this side or token ids made in this way."""
+    return resized(made.encoded(how, name) if isinstance(made, Corpus) else made, side)
+
+
+def _one(name: str, source: Source, data_dir: Path | None, side: int | None, how: Tokenising) -> Dataset:
     """A dataset that is read from files, or made."""
     side = None if side == source.shape[-1] else side
     form, paths = present(name, source, data_dir) or fetch(name, source, data_dir)
@@ -164,9 +210,9 @@ def _one(name: str, source: Source, data_dir: Path | None, side: int | None) -> 
     def decode() -> Dataset:
         for file, path in zip(form.files, paths, strict=True):
             verify(file, path)
-        return resized(form.read(paths, side), side)
+        return _decoded(form.read(paths, side), side, how, name)
 
-    return cached(checksum(name, paths, side), decode)
+    return cached(_key(name, paths, side, how if source.text else None), decode)
 
 
 def _together(name: str, source: Source, data_dir: Path | None, side: int | None) -> Dataset:

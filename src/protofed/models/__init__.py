@@ -18,6 +18,7 @@ from protofed.models.mlp import Mlp
 from protofed.models.mobilenet import MobileNetV2
 from protofed.models.output import Output
 from protofed.models.resnet import resnet10, resnet18, resnet18_fine
+from protofed.models.sequences import Cnn1d, EmbeddingBag, Gru, Transformer
 from protofed.models.tied import tie
 from protofed.models.user import adopt, swap_layers
 
@@ -28,6 +29,7 @@ Factory = Callable[[Any, int], nn.Module]
 ModelSpec = str | Factory
 
 MNIST, FEMNIST, CIFAR = (1, 28, 28), (1, 128, 128), (3, 32, 32)
+SERIES, TEXT = Shape((6, 100)), Shape((128,), tokens=10_000)
 
 # name -> (factory, what it is, the input of its paper)
 MODELS: dict[str, tuple[Factory, str, tuple[int, ...]]] = {
@@ -56,6 +58,10 @@ MODELS: dict[str, tuple[Factory, str, tuple[int, ...]]] = {
     "resnet18": (resnet18, "ResNet-18 with a 7x7 stem, 512-d feature", (3, 224, 224)),
     "resnet18-fine": (resnet18_fine, "FedProto's ResNet-18 with strides 1 and 4 in stem and pooling", CIFAR),
     "mobilenet-v2": (MobileNetV2, "MobileNetV2 of width 1, 1280-d feature", CIFAR),
+    "cnn1d": (Cnn1d, "three convolutions over the steps of a series or text, 128-d feature", SERIES),
+    "gru": (Gru, "a gated recurrent unit of width 64 on a series or text, 128-d feature", SERIES),
+    "transformer": (Transformer, "two blocks of attention of width 64 on a text or series, 128-d feature", TEXT),
+    "embedding-bag": (EmbeddingBag, "the mean of a text's 64-d word vectors, 128-d feature", TEXT),
 }
 
 
@@ -77,6 +83,8 @@ def build(
         torch.default_generator.manual_seed(generator_key)  # torch.manual_seed would reseed the GPUs too
         try:
             module = factory(known, classes)
+        except UserError as error:  # one of ours says what it takes
+            raise UserError("--model", label, error.reason, hint=error.hint) from error
         except Exception as error:
             why = f"its constructor, called with ({tuple(shape)}, {classes}), raised {type(error).__name__}: {error}"
             raise UserError("--model", label, why) from error
@@ -113,7 +121,7 @@ def named_model(model: ModelSpec) -> str:
 def check_size(name: str, shape: Sequence[int], classes: int, state: Mapping[str, torch.Tensor]) -> None:
     """Raise if a model of MODELS has more weights than a file brings, before there is room made for them."""
     with torch.device("meta"):  # shapes alone
-        module = MODELS[name][0](shape, classes)
+        module = MODELS[name][0](Shape.of(shape), classes)
     needed, given = (
         sum(tensor.numel() for part, tensor in tensors.items() if not part.startswith("head."))
         for tensors in (module.state_dict(), state)
@@ -132,7 +140,7 @@ def describe() -> list[dict[str, Any]]:
     rows = []
     for name, (_, text, shape) in MODELS.items():
         module = build(name, shape, 10, 0)
-        size = "×".join(str(side) for side in shape)
+        size = "×".join(str(side) for side in shape) + (" token ids" if Shape.of(shape).tokens else "")
         row = {"name": name, "description": text, "input": size, "classes": 10}
         rows.append(row | {"features": module.feature_size, "parameters": parameter_count(module)})
     return rows

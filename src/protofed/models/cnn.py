@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
+from protofed.models.inputs import picture
 from protofed.models.layers import BatchNorm, Dropout, Dropout2d
 from protofed.models.output import Output
 
@@ -16,7 +17,7 @@ class Cnn(nn.Module):
 
     def __init__(self, shape: tuple[int, int, int], classes: int, channels: int = 20, first: int = 5) -> None:
         super().__init__()
-        inputs, *sides = shape
+        inputs, *sides = picture(shape)
         padding = 2 if min(sides) < 16 else 0
         height, width = (((side - first + 1 + 2 * padding) // 2 - 4 + 2 * padding) // 2 for side in sides)
         self.conv1 = nn.Conv2d(inputs, 10, first, padding=padding)
@@ -39,7 +40,7 @@ class ProtoNet(nn.Module):
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
         super().__init__()
-        inputs, height, width = shape
+        inputs, height, width = picture(shape)
         self.blocks = nn.ModuleList()
         for channels in (inputs, 64, 64, 64):
             self.blocks.append(nn.Sequential(nn.Conv2d(channels, 64, 3, padding=1), BatchNorm(64)))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from protofed.models.inputs import numbers
 from protofed.models.output import Output
 
 
@@ -20,10 +21,10 @@ class Mlp(nn.Module):
     feature_size = 256
 
     def __init__(
-        self, shape: tuple[int, int, int], classes: int, widths: tuple[int, ...] = (512, 512), unit: bool = False
+        self, shape: Sequence[int], classes: int, widths: tuple[int, ...] = (512, 512), unit: bool = False
     ) -> None:
         super().__init__()
-        sizes = (math.prod(shape), *widths)
+        sizes = (numbers(shape), *widths)
         self.encoder = nn.ModuleList(nn.Linear(*pair) for pair in zip(sizes, widths, strict=False))
         self.hidden = nn.Linear(sizes[-1], self.feature_size)
         self.head = nn.Linear(self.feature_size, classes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import relu6
 
+from protofed.models.inputs import picture
 from protofed.models.layers import Dropout, conv_norm, he_
 from protofed.models.output import Output
 
@@ -43,8 +44,9 @@ class MobileNetV2(nn.Module):
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
         super().__init__()
-        small = max(shape[1:]) <= 64
-        self.stem = conv_norm(shape[0], 32, 3, 1 if small else 2)
+        channels, *sides = picture(shape)
+        small = max(sides) <= 64
+        self.stem = conv_norm(channels, 32, 3, 1 if small else 2)
         self.stages = nn.ModuleList()
         inputs = 32
         for index, (expansion, outputs, repeats, stride) in enumerate(STAGES):

