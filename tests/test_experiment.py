@@ -34,7 +34,7 @@ OTHER: dict[str, Any] = {
     **{"attack": "sign-flip", "attackers": 0.3, "defence": "median", "secure": True},
     **{"label": "ill", "client_column": "ward", "domain_column": "hospital", "test_column": "when", "drop": "name,id"},
     **{"categories": "code", "missing": "-9", "fill": "drop-row"},
-    **{"episode_ways": 2, "episode_shots": 1, "episodes": 60},
+    **{"episode_ways": 2, "episode_shots": 1, "episodes": 60, "metrics": "f1,auc", "val_metric": "f1"},
     **{"checkpoint_every": 5, "width": 3, "threads": 2, "deterministic": True, "eval_every": 4, "patience": 6},
 }
 """A value for every field that is not its default, but for those that exclude another."""

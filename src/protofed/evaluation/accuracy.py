@@ -22,7 +22,7 @@ from protofed.data.federation import Federation
 from protofed.engines.base import Engine
 from protofed.engines.client_group import Group, State
 from protofed.evaluation.few_shot import Episodes, interval
-from protofed.evaluation.metrics import Answers, Metrics
+from protofed.evaluation.metrics import Choices, Metrics
 from protofed.evaluation.names import asked_metrics, split_name, with_metric
 from protofed.messages import Broadcast, Traffic
 from protofed.methods.base import Method
@@ -94,7 +94,7 @@ class Outputs(NamedTuple):
     labels: Tensor
 
 
-class Found(NamedTuple):
+class Tallies(NamedTuple):
     """What models came to, by the score's name."""
 
     scores: dict[str, list[Scores]]
@@ -167,7 +167,7 @@ class Evaluator:
     def __call__(self, broadcast: Broadcast) -> Evaluation:
         """Every client's accuracies with its own model and with the averaged one."""
         references = self.engine.method.references(broadcast)
-        found = Found({}, {}, {}, {})
+        found = Tallies({}, {}, {}, {})
         ranks = self.engine.ranks
         for number, (group, pool) in enumerate(zip(self.engine.groups, self.pools, strict=True)):
             sent = sent_to(self.engine.method, group, broadcast)
@@ -202,7 +202,7 @@ class Evaluator:
                     for rule, scores in held_out.items():
                         found.add(f"{model}/val/{rule}", members, scores)
         everyones = ranks.gather([found], self.engine.device)
-        found = Found(*(_merged(parts) for parts in zip(*everyones, strict=True)))
+        found = Tallies(*(_merged(parts) for parts in zip(*everyones, strict=True)))
         found.scores.update(
             {name: [(members, scores.mean(1)) for members, scores in parts] for name, parts in found.played.items()}
         )
@@ -212,9 +212,9 @@ class Evaluator:
 
     def _test(
         self,
-        found: Found,
+        found: Tallies,
         model: str,
-        answers: Mapping[str, Answers],
+        answers: Mapping[str, Choices],
         pool: TestPool,
         view: TestView,
         members: Sequence[int],
@@ -227,7 +227,7 @@ class Evaluator:
                 for metric, values in self.metrics.values(answered, pool.labels, mask).items():
                     found.add(with_metric(name, metric), members, values)
 
-    def _evaluation(self, found: Found, diagnostic: bool) -> Evaluation:
+    def _evaluation(self, found: Tallies, diagnostic: bool) -> Evaluation:
         """Everything in one transfer from the device."""
         scores = [scores for parts in found.scores.values() for _, scores in parts]
         right = [torch.stack([right for _, right in parts]).sum(0).double() for parts in found.right.values()]
@@ -259,16 +259,16 @@ class Evaluator:
 
     def _answers(
         self, outputs: Iterable[Outputs], prototypes: Prototypes | None, own_classes: Tensor
-    ) -> dict[str, Answers]:
+    ) -> dict[str, Choices]:
         """What each rule says of images."""
-        chunks: dict[str, list[Answers]] = {}
+        chunks: dict[str, list[Choices]] = {}
         for features, logits, y in outputs:
             chunks.setdefault("head", []).append(self.metrics.by_logits(logits, y))
             if prototypes is not None:
                 for rule, allowed in (("nearest", None), ("nearest-own", own_classes)):
                     answered = self.metrics.by_distance(features, prototypes, allowed, y)
                     chunks.setdefault(rule, []).append(answered)
-        return {rule: Answers.joined(parts) for rule, parts in chunks.items()}
+        return {rule: Choices.joined(parts) for rule, parts in chunks.items()}
 
     def _outputs(
         self, group: Group, rows: Sequence[int], states: State, samples: Tensor, labels: Tensor, clients: int = 1
@@ -287,7 +287,7 @@ class Evaluator:
         broadcast: Broadcast,
         samples: Tensor,
         labels: Tensor,
-    ) -> dict[str, Answers]:
+    ) -> dict[str, Choices]:
         """What the method's own rule says of images, if it has one."""
         if not rule:
             return {}
@@ -298,7 +298,7 @@ class Evaluator:
             self.metrics.by_logits(self.engine.answers(group, states, turns, group.inputs(x, rows)), y)
             for x, y in chunks
         ]
-        return {rule: Answers.joined(parts)}
+        return {rule: Choices.joined(parts)}
 
     def _play(self, episodes: Episodes, group: Group, rows: Sequence[int], states: State) -> Tensor:
         """How each model fares in every episode: [models, episodes]."""
@@ -355,7 +355,7 @@ def _merged(parts: Iterable[Mapping[str, list[T]]]) -> dict[str, list[T]]:
     return merged
 
 
-def _test_domains(found: Found, group: int, answers: Mapping[str, Answers], pool: TestPool, metrics: Metrics) -> None:
+def _test_domains(found: Tallies, group: int, answers: Mapping[str, Choices], pool: TestPool, metrics: Metrics) -> None:
     """How the one averaged model of a group fares in each domain."""
     for rule, answered in answers.items():
         if rule != "nearest-own":

@@ -21,7 +21,7 @@ MANY, FEW = 100, 20
 """A class with more training samples in the federation has many; one with fewer has few."""
 
 
-class Answers(NamedTuple):
+class Choices(NamedTuple):
     """What a rule says of images; what only metrics need is there where they are asked for."""
 
     hits: Tensor  # [models, images]
@@ -30,10 +30,10 @@ class Answers(NamedTuple):
     confidence: Tensor | None = None  # the probability of the chosen class [models, images]
 
     @staticmethod
-    def joined(parts: Sequence[Answers]) -> Answers:
+    def joined(parts: Sequence[Choices]) -> Choices:
         """Of more images, one after the other."""
         fields = [None if some[0] is None else torch.cat(some, 1) for some in zip(*parts, strict=True)]
-        return Answers(*fields)  # type: ignore[arg-type]  # hits are always there
+        return Choices(*fields)  # type: ignore[arg-type]  # hits are always there
 
 
 class Metrics:
@@ -45,24 +45,24 @@ class Metrics:
         self.classes = federation.classes
         self.sizes = federation.class_sizes
 
-    def by_logits(self, logits: Tensor, labels: Tensor) -> Answers:
+    def by_logits(self, logits: Tensor, labels: Tensor) -> Choices:
         """What logits [models, B, C] answer."""
         chosen = logits.argmax(-1)
         if not self.names:
-            return Answers(chosen == labels)
+            return Choices(chosen == labels)
         scores = logits.log_softmax(-1) if "auc" in self.names else None
         confidence = logits.softmax(-1).amax(-1) if "ece" in self.names else None
-        return Answers(chosen == labels, chosen, scores, confidence)
+        return Choices(chosen == labels, chosen, scores, confidence)
 
-    def by_distance(self, features: Tensor, prototypes: Prototypes, allowed: Tensor | None, labels: Tensor) -> Answers:
+    def by_distance(self, features: Tensor, prototypes: Prototypes, allowed: Tensor | None, labels: Tensor) -> Choices:
         """What the nearest of the allowed prototypes answers for features [models, B, D]."""
         chosen = nearest_class(features, prototypes, allowed)
         if not self.names:
-            return Answers(chosen == labels)
+            return Choices(chosen == labels)
         scores = -class_distances(features, prototypes, allowed) if "auc" in self.names else None
-        return Answers(chosen == labels, chosen, scores)
+        return Choices(chosen == labels, chosen, scores)
 
-    def values(self, answers: Answers, labels: Tensor, tests: Tensor) -> dict[str, Tensor]:
+    def values(self, answers: Choices, labels: Tensor, tests: Tensor) -> dict[str, Tensor]:
         """Each metric on some test sets.
 
         Args:

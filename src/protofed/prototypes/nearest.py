@@ -48,7 +48,7 @@ def class_distances(features: Tensor, prototypes: Prototypes, allowed: Tensor | 
         >>> import torch
         >>> from protofed.prototypes import Prototypes, class_distances
         >>> vectors, counts = torch.tensor([[[0.0], [9.0]], [[5.0], [0.0]]]), torch.tensor([[1.0, 1.0], [1.0, 0.0]])
-        >>> class_distances(torch.tensor([[1.0], [8.0]]), Prototypes(vectors, counts)).tolist()
+        >>> class_distances(torch.tensor([[1.0], [8.0]]), Prototypes(vectors, counts)).round().tolist()
         [[1.0, 16.0], [1.0, 9.0]]
     """
     score, _, middle = _scored(features, prototypes, allowed)

@@ -131,7 +131,7 @@ def _parquet(path: Path) -> TableFile:
         from pyarrow import ArrowException, parquet
     except ImportError:
         hint = "pip install 'protofed[parquet]'"
-        raise UserError("PATH", str(path), "Parquet files need the package pyarrow", hint=hint) from None
+        raise UserError("PATH", str(path), "reading it needs the package pyarrow", hint=hint) from None
     try:
         file = parquet.ParquetFile(path)
     except ArrowException as error:
