@@ -288,7 +288,7 @@ def test_a_missing_file_among_others_is_named(place: Path) -> None:
         ("predict taken a.txt --csv --json", "invalid use of --csv: it does not go with --json", ""),
         (
             "predict taken",
-            "missing value for IMAGE…|FOLDER|FILE.npz: `protofed predict` needs one",
+            "missing value for PATH…: `protofed predict` needs one",
             "`protofed predict",
         ),
         ("report absent", "invalid value 'absent' for DIR: there is no such folder", ""),

@@ -127,7 +127,7 @@ def test_add_class_measures_the_old_ones(place: Path, tmp_path: Path) -> None:
         (("predict", "model", "empty"), "there are no pictures"),
         (("predict", "model", "pictures/notes.txt"), "it is no folder, .npz or picture"),
         (("predict", "model", "pickled.npz"), "damaged"),
-        (("predict", "model", "keyless.npz"), "it has no array `images`"),
+        (("predict", "model", "keyless.npz"), "it has no array `x` or `images`"),
         (("predict", "model", "floats.npz"), "must be uint8"),
         (("predict", "model", "broken.png"), "damaged"),
         (("predict", "model", "test.npz", "--rule", "closest"), "'closest' for --rule"),

@@ -35,7 +35,7 @@ from protofed.data.sources.image_files import folder as pictures
 from protofed.data.sources.image_files import mnist_m
 from protofed.data.sources.leaf import femnist
 from protofed.data.sources.mat import svhn
-from protofed.data.sources.npz import npz, npz_images
+from protofed.data.sources.npz import npz, npz_samples
 from protofed.data.sources.pickles import cifar10, cifar100, fc100
 from protofed.data.sources.series import arff, ts
 from protofed.data.sources.texts import orange, texts
@@ -69,7 +69,7 @@ from protofed.runs.result import Result
 from protofed.runs.run import Run, new_run
 from protofed.serving.add_class import read_held_out
 from protofed.serving.export import export
-from protofed.serving.input_images import read as read_images
+from protofed.serving.inputs import pictures_at
 from protofed.serving.predictor import Predictor
 from protofed.studies.comparison import ComparisonStudy, rows_of
 from protofed.studies.reproduction import ReproductionStudy
@@ -485,7 +485,7 @@ def _make_npz(folder: Path) -> None:
 
 
 def _read_npz(folder: Path) -> object:
-    npz_images(folder / "packed.npz")
+    npz_samples(folder / "packed.npz")
     return npz([folder / "plain.npz"], None), npz([folder / "packed.npz"], None)
 
 
@@ -525,7 +525,7 @@ def _read_array(folder: Path) -> object:
     """One whose array `images` is the folder's file."""
     with zipfile.ZipFile(folder / "own.npz", "w") as archive:
         archive.write(folder / "images.npy", "images.npy")
-    return npz_images(folder / "own.npz")
+    return npz_samples(folder / "own.npz")
 
 
 def _array() -> bytes:
@@ -552,7 +552,7 @@ def _make_pictures(folder: Path) -> None:
 
 
 def _read_pictures(folder: Path) -> object:
-    read_images([folder / "own"], (1, 8, 8))
+    pictures_at(folder / "own", 8)
     return pictures([folder / "own"], None)
 
 

@@ -14,7 +14,7 @@ from protofed.cli.common import Json, Set, command, parameters_from, refuse_exis
 from protofed.errors import misused
 
 if TYPE_CHECKING:
-    from protofed.serving.onboard import Start
+    from protofed.serving.onboard import Onboarding, Start
     from protofed.serving.predictor import Predictions
 
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A folder that `protofed export` has made.")]
@@ -49,9 +49,17 @@ def export_command(
         typer.Option(
             "--data",
             metavar="PATH|NAME",
-            help="For a federation's run: images of its classes to measure the model with; a folder, npz or dataset.",
+            help="For a federation's run: samples of its classes to measure the model with; a folder, npz or dataset.",
         ),
     ] = None,
+    examples: Annotated[
+        int,
+        typer.Option(
+            "--examples",
+            metavar="INT",
+            help="Training samples to keep with each prototype, which predict then shows: data leaves its clients.",
+        ),
+    ] = 0,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx; needs protofed[onnx].")] = False,
     as_json: Json = False,
 ) -> None:
@@ -61,7 +69,7 @@ def export_command(
     from protofed.serving.export import export
 
     refuse_existing(out)
-    made = export(RunFolder.open(folder), client, data and dataset_at("--data", data))
+    made = export(RunFolder.open(folder), client, data and dataset_at("--data", data), examples)
     made.write(out, onnx)
     card = made.predictor.card
     if as_json:
@@ -77,15 +85,18 @@ def export_command(
         print(f"answers by: {card.rule}, the rule of {card.method['name']}")
     for rule in card.rules:
         if rule in card.held_out:
-            print(f"{rule}: {card.held_out[rule]:.2f} % of {card.held_out['images']} test images")
+            print(f"{rule}: {card.held_out[rule]:.2f} % of {card.held_out['images']} test samples")
     print(f"exported: {out}")
 
 
 @command("predict", "predict model picture.png --reject 0.05")
 def predict_command(
     model: ModelFolder,
-    images: Annotated[
-        list[Path], typer.Argument(metavar="IMAGE…|FOLDER|FILE.npz", help="Pictures; an .npz has the key images.")
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH…", help="Pictures or folders of them, tables, series, text, or .npz files with the key x."
+        ),
     ],
     rule: Annotated[
         str | None,
@@ -99,7 +110,7 @@ def predict_command(
     reject: Annotated[
         float | None,
         typer.Option(
-            "--reject", metavar="PART", help="Refuse what is farther off than all but this part of known images."
+            "--reject", metavar="PART", help="Refuse what is farther off than all but this part of known samples."
         ),
     ] = None,
     own_model: OwnModel = None,
@@ -107,14 +118,14 @@ def predict_command(
     as_json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
 ) -> None:
-    """Say which class images are of, and why."""
-    from protofed.serving.input_images import read
+    """Say which class samples are of, and why."""
+    from protofed.serving.inputs import read
     from protofed.serving.predictor import load
 
     if as_json and as_csv:
         raise misused("--csv", "it does not go with --json")
     predictor = load(model, own_model, own_method)
-    names, seen = read(images, predictor.card.shape)
+    names, seen = read(paths, predictor.card)
     rule = rule or predictor.card.rules[0]
     found = predictor.predict(seen, rule, top, reject)
     rows = [{"image": name, **row} for name, row in zip(names, found.rows(), strict=True)]
@@ -133,8 +144,16 @@ def predict_command(
 def onboard_command(
     model: ModelFolder,
     data: Annotated[
-        Path, typer.Option("--data", metavar="PATH", help="The client's data: a folder of class/picture, or an .npz.")
+        Path,
+        typer.Option(
+            "--data",
+            metavar="PATH",
+            help="The client's data: a folder of class/picture, an .npz, a table, series or text.",
+        ),
     ],
+    label: Annotated[
+        str | None, typer.Option("--label", metavar="COLUMN", help="Column of the classes, if it is a table.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option("--epochs", help="Epochs of its training. [default: 2]")] = None,
     shots: Annotated[
         int | None, typer.Option("--shots", help="Training samples of each class. [default: all that there are]")
@@ -165,26 +184,13 @@ def onboard_command(
     refuse_existing(out)
     length = EPOCHS if epochs is None else epochs
     joined = load(model, architecture, own_method)
-    made, found = onboard(joined, data, length, shots, cast("Start | None", start), architecture, seed or 0)
+    made, found = onboard(joined, data, length, shots, cast("Start | None", start), architecture, seed or 0, label)
     if out is not None:
         made.write(out)
     if as_json:
         print(found.to_json(), end="")
         return
-    from protofed.report.terminal import TextTable
-
-    print(
-        f"{found.model}, start {found.start}: {found.samples} samples of {len(found.classes)} classes, "
-        f"{found.epochs} epochs, {found.prototypes} prototypes, {found.bytes_down:,} bytes down"
-    )
-    parts = (found.before, found.after, found.alone)
-    rows = [[rule, *(f"{part[rule]:.2f}" for part in parts)] for rule in found.after]
-    TextTable(("rule", "before", "after", "alone"), rows).print()
-    print(f"accuracy in % of {found.test_samples} test images of these classes; alone: from random weights")
-    if found.checked:
-        numbers = f"nearest {found.checked['before']:.2f} % before, {found.checked['after']:.2f} % after"
-        worse = "training made it worse, so the model before is kept" if found.kept == "before" else "not worse"
-        print(f"on training samples left out in turn: {numbers}; {worse}")
+    _tell_onboarded(found)
 
 
 @command("forget", "forget runs/fed3r-digits-seed0 --client 2 --out model")
@@ -207,7 +213,7 @@ def forget_command(
     print(found.words())
     held_out = made.predictor.card.held_out
     for rule in ("nearest", "head"):
-        print(f"{rule}: {held_out[rule]:.2f} % of {held_out['images']} test images")
+        print(f"{rule}: {held_out[rule]:.2f} % of {held_out['images']} test samples")
     print(f"exported: {out}")
 
 
@@ -240,9 +246,7 @@ def calibrate_command(
 def add_class_command(
     model: ModelFolder,
     name: Annotated[str, typer.Argument(metavar="NAME", help="What the class is called.")],
-    data: Annotated[
-        Path, typer.Option("--data", metavar="PATH", help="Examples: a picture, a folder of them, or an .npz.")
-    ],
+    data: Annotated[Path, typer.Option("--data", metavar="PATH", help="Examples: as for predict.")],
     out: NewModel,
     own_model: OwnModel = None,
     own_method: OwnMethod = None,
@@ -250,27 +254,45 @@ def add_class_command(
 ) -> None:
     """Add a class from a few examples."""
     from protofed.serving.add_class import add_class, read_held_out
-    from protofed.serving.input_images import read
+    from protofed.serving.inputs import read
     from protofed.serving.predictor import load
 
     refuse_existing(out)
     predictor = load(model, own_model, own_method)
-    _, images = read([data], predictor.card.shape)
+    _, samples = read([data], predictor.card)
     held_out = read_held_out(model, predictor.card.feature_size)
-    changed, effect = add_class(predictor, name, images, held_out)
+    changed, effect = add_class(predictor, name, samples, held_out)
     changed.write(out, held_out)
     if as_json:
         print(json.dumps(changed.card.added[-1]))
         return
     print(f"{name}: {effect.examples} examples" + _also(", {:.1f} % recognised when left out", effect.recognised))
     if effect.before is None:
-        print("the effect on the old classes was not measured: there are no held-out images")
+        print("the effect on the old classes was not measured: there are no held-out samples")
     else:
         print(
-            f"old classes, {effect.held_out} held-out images: {effect.before:.2f} % before, "
+            f"old classes, {effect.held_out} held-out samples: {effect.before:.2f} % before, "
             f"{effect.after:.2f} % after; {effect.taken:.2f} % are taken for {name}"
         )
     print(f"model: {out}")
+
+
+def _tell_onboarded(found: Onboarding) -> None:
+    """What joining did for the client."""
+    from protofed.report.terminal import TextTable
+
+    print(
+        f"{found.model}, start {found.start}: {found.samples} samples of {len(found.classes)} classes, "
+        f"{found.epochs} epochs, {found.prototypes} prototypes, {found.bytes_down:,} bytes down"
+    )
+    parts = (found.before, found.after, found.alone)
+    rows = [[rule, *(f"{part[rule]:.2f}" for part in parts)] for rule in found.after]
+    TextTable(("rule", "before", "after", "alone"), rows).print()
+    print(f"accuracy in % of {found.test_samples} test samples of these classes; alone: from random weights")
+    if found.checked:
+        numbers = f"nearest {found.checked['before']:.2f} % before, {found.checked['after']:.2f} % after"
+        worse = "training made it worse, so the model before is kept" if found.kept == "before" else "not worse"
+        print(f"on training samples left out in turn: {numbers}; {worse}")
 
 
 def _also(text: str, value: float | None) -> str:
@@ -294,9 +316,16 @@ def _table(rows: list[dict[str, Any]], rule: str) -> None:
         then = ", ".join(f"{one['class']} {one['distance']:.3f}" for one in others)
         margin = _also("{:.3f}", row["margin"])
         answer = "unknown" if row["refused"] else row["class"]
-        lines.append([row["image"], answer, f"{row['distance']:.3f}", margin, _whose(row, rule), then])
-    titles = ("image", "class", "distance", "margin", "won by", "then")
-    TextTable(titles, lines, align="llrrl", text="wrapped").print()
+        example = [_like(row["example"])] if "example" in row else []
+        lines.append([row["image"], answer, f"{row['distance']:.3f}", margin, _whose(row, rule), then, *example])
+    titles = ("image", "class", "distance", "margin", "won by", "then", "nearest example")
+    TextTable(titles[: len(lines[0])], lines, align="llrrl", text="wrapped").print()
+
+
+def _like(example: dict[str, Any]) -> str:
+    """A training sample in words."""
+    sample = example["sample"] or f"number {example['number']}"
+    return f"{example['class']}, client {example['client']}: {sample}"
 
 
 def _csv(rows: list[dict[str, Any]]) -> None:
@@ -304,6 +333,8 @@ def _csv(rows: list[dict[str, Any]]) -> None:
     flat = []
     for row in rows:
         further = enumerate(row.pop("top")[1:], 2)
+        if "example" in row:
+            row["example"] = _like(row["example"])
         flat.append(row | {f"{name}_{place}": one[name] for place, one in further for name in ("class", "distance")})
     writer = csv.DictWriter(sys.stdout, list(flat[0]), lineterminator="\n")
     writer.writeheader()
@@ -313,5 +344,5 @@ def _csv(rows: list[dict[str, Any]]) -> None:
 def _rates(found: Predictions) -> str:
     rates = found.rates or {}
     text = f"refused: {int(found.refused.sum())} of {len(found)}, farther than {rates['threshold']:.4g}"
-    text += f"; of held-out images of known classes {100 * rates['known']:.1f} %"
+    text += f"; of held-out samples of known classes {100 * rates['known']:.1f} %"
     return text + _also(", of unknown classes {:.1f} %", 100 * rates["unknown"] if "unknown" in rates else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -24,6 +25,10 @@ class Encoding(ABC):
 
     def __init_subclass__(cls) -> None:
         KINDS[cls.kind] = cls
+
+    @abstractmethod
+    def encode(self, records: Sequence[Any], /) -> Tensor:
+        """Make samples [n, ...] of records; one that cannot be is a UserError."""
 
     @abstractmethod
     def show(self, x: Tensor) -> str:

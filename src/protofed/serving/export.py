@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from protofed.data.build import federation_of
 from protofed.data.federation import Client, Federation
+from protofed.data.preparation import Preparation
 from protofed.engines.client_group import Group, State
 from protofed.errors import UserError
 from protofed.evaluation.accuracy import averaged_model
@@ -28,6 +29,7 @@ from protofed.runs.result import Result, summarise
 from protofed.runs.run import Run, new_run
 from protofed.serving import refusal
 from protofed.serving.card import TRAINING, ModelCard
+from protofed.serving.examples import Examples
 from protofed.serving.own_rule import turn_tensors
 from protofed.serving.predictor import Predictor
 from protofed.serving.prototype_index import PrototypeIndex
@@ -79,15 +81,21 @@ def restored(folder: RunFolder, data: str | None = None) -> Run:
     return run
 
 
-def export(folder: RunFolder, client: int | None = None, data: str | None = None) -> Exported:
+def export(folder: RunFolder, client: int | None = None, data: str | None = None, examples: int = 0) -> Exported:
     """The averaged model of a run; a client's own where that is asked for, or where there is no averaged one.
 
     Which client is then the one with the most training samples. FeSEM has an averaged model a cluster: that client's.
-    Over Flower clients keep their own; `data` are images that the averaged one is measured with.
+    Over Flower clients keep their own; `data` are images that the averaged one is measured with. The model brings
+    along the `examples` training samples that are nearest to each of its prototypes.
     """
+    if examples < 0:
+        raise UserError("--examples", examples, "it must be 0 or more")
+    if examples and data is not None:
+        raise UserError("--examples", examples, "training samples of a federation over a network are at its clients")
     run = restored(folder, data)
     ended = Result.read(folder.path).stopped if folder.result.exists() else None
-    return export_run(run, client, ended, data is not None, folder.path if folder.over_network else None)
+    over_network = folder.path if folder.over_network else None
+    return export_run(run, client, ended, data is not None, over_network, examples=examples)
 
 
 def export_run(
@@ -97,6 +105,7 @@ def export_run(
     given_data: bool = False,
     over_network: Path | None = None,
     without: Collection[int] = (),
+    examples: int = 0,
 ) -> Exported:
     """The same of a run that is on the CPU.
 
@@ -107,6 +116,7 @@ def export_run(
         given_data: whether its images stand in for those of clients that are elsewhere.
         over_network: the folder of a run whose clients keep their own models.
         without: clients whose data nothing is made of.
+        examples: training samples that are kept with each prototype.
     """
     members = {member: found for member, found in run.federation.members.items() if member not in without}
     if client is not None and client not in members:
@@ -138,6 +148,9 @@ def export_run(
     weights = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
     own_code = None if card.model in MODELS else factory_of(card.model)
     made = Predictor(card, weights, pool, run.encoder, own_code, run.method, turn)
+    if examples:
+        owners = [chosen] if whole is None else [member for member in group.members if member in members]
+        made = made.with_examples(_training(made, {owner: members[owner] for owner in owners}), examples)
     return measured(made, _held_out(run, members[chosen]))
 
 
@@ -145,6 +158,13 @@ def _turn(run: Run, group: Group, chosen: int) -> dict[str, Tensor]:
     """What a client knows after training, for its method's own rule."""
     turns = run.engine.turns_after(group, [group.members.index(chosen)], run.broadcast)
     return turn_tensors(turns.turn(turns.personal.rows(0), torch.tensor(0)))
+
+
+def _training(predictor: Predictor, members: Mapping[int, Client]) -> Examples:
+    """All training samples of some clients."""
+    x, labels = (torch.cat([getattr(one.train, name) for one in members.values()]) for name in ("x", "labels"))
+    owners = torch.cat([torch.full((len(one.train),), owner) for owner, one in members.items()])
+    return Examples(x, labels, owners, predictor.outputs(x)[0])
 
 
 def _standing_in(experiment: Experiment, folder: RunFolder) -> Federation:
@@ -217,21 +237,19 @@ def _card(
 ) -> ModelCard:
     experiment, client = run.experiment, run.federation.members[chosen]
     specs = experiment.model.split(",")
-    if run.encoder is None:
-        (channels, height, width), mean, std = client.train.x.shape[1:], client.preparation.mean, client.preparation.std
-    else:
+    shape, dtype, preparation = tuple(client.train.x.shape[1:]), client.train.x.dtype, client.preparation
+    if run.encoder is not None:
         seen = run.encoder.card
-        (channels, height, width), mean, std = seen.shape, tuple(seen.mean), tuple(seen.std)
+        shape, dtype, preparation = seen.shape, torch.uint8, Preparation("pixels", tuple(seen.mean), tuple(seen.std))
     tested = summarise(run.history) if any(played.accuracy for played in run.history) else {}
     stopped = ended or run.ended_by() or "cut off"
     told = ("dataset", "split", "alpha", "clients", "train_size", "novel", "seed")
     return ModelCard(
         classes=list(run.federation.classes),
-        channels=channels,
-        height=height,
-        width=width,
-        mean=list(mean),
-        std=list(std),
+        shape=shape,
+        dtype=str(dtype).removeprefix("torch."),  # type: ignore[arg-type]  # checked by the card
+        preparation=preparation,
+        encoding=run.federation.encoding,
         model=specs[chosen * len(specs) // run.federation.total],
         extended_by=None if type(run.method).extend is Method.extend and rule is None else experiment.method,
         rule=rule,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from protofed.data import load
 from protofed.data.federation import Client, Federation
-from protofed.data.holdout import places
-from protofed.data.images import fit_bytes
+from protofed.data.holdout import fifth_out, places
 from protofed.data.preparation import Preparation
-from protofed.data.samples import Dataset, Samples
+from protofed.data.records import read_labelled
+from protofed.data.samples import Samples
 from protofed.errors import UserError, unknown
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
@@ -28,6 +28,7 @@ from protofed.randomness import generator, key
 from protofed.runs.run import Run, new_run
 from protofed.serving.card import TRAINING, ModelCard
 from protofed.serving.export import Exported, measured
+from protofed.serving.inputs import of_array
 from protofed.serving.predictor import Predictor
 from protofed.serving.prototype_index import PrototypeIndex
 
@@ -106,8 +107,11 @@ def onboard(
     start: Start | None = None,
     model: str | None = None,
     seed: int = 0,
+    label: str | None = None,
 ) -> tuple[Exported, Onboarding]:
     """Train a new client on its data, and compare; `shots` are the training samples of each class that it has.
+
+    `label` names the column of the classes, where `data` is a table.
 
     Whether training made the model worse is decided on training samples, left out fold by fold: then the model that
     came is kept. The test images are looked at once.
@@ -121,7 +125,7 @@ def onboard(
     start = _checked(start or ("pretrained" if alike else "random"), predictor, spec, alike)
     if shots is not None and shots < 1:
         raise UserError("--shots", shots, "it must be 1 or more")
-    client = newcomer(predictor, data, shots, seed)
+    client = newcomer(predictor, data, shots, seed, label)
     pool = _of_classes(predictor, client.train.labels)
     sent = Broadcast({}, {"pool": pool.prototypes.compact()})
     teacher = _Teacher(predictor, sent, spec, alike, start, epochs, seed)
@@ -239,35 +243,44 @@ def _exported(
     return measured(made, (client.pool.x, client.pool.labels))
 
 
-def newcomer(predictor: Predictor, path: Path, shots: int | None, seed: int) -> Client:
+def newcomer(predictor: Predictor, path: Path, shots: int | None, seed: int, label: str | None = None) -> Client:
     """The newcomer, whose classes are numbered as the model's are."""
-    kind = "npz" if path.suffix == ".npz" else "folder"
-    card = predictor.card
-    dataset = load(f"{kind}:{path}", image_size=max(card.height, card.width) if kind == "folder" else None)
-    train, test = (_samples(predictor, dataset, part) for part in (dataset.train, dataset.test))
+    train, test = _halves(predictor, path, label)
     if shots is not None:
         order = torch.randperm(len(train), generator=generator(seed, "shots"))
         train = train.take(order[places(train.labels[order]) < shots])
     test = test.take(torch.isin(test.labels, train.labels).nonzero().flatten())
     if not len(test):
         raise UserError("--data", str(path), "it holds no test images of the classes that it holds training images of")
-    preparation = Preparation()
-    if predictor.encoder is None:
-        preparation = Preparation("pixels", tuple(card.mean), tuple(card.std))
+    preparation = Preparation() if predictor.encoder is not None else predictor.card.preparation
     return Client(train, test, torch.arange(len(test)), None, preparation)
 
 
-def _samples(predictor: Predictor, dataset: Dataset, samples: Samples) -> Samples:
+def _halves(predictor: Predictor, path: Path, label: str | None) -> tuple[Samples, Samples]:
+    """Training and test samples of a newcomer's files."""
     card = predictor.card
-    known = card.classes[: card.head_classes]
+    if card.encoding is None or path.suffix == ".npz":
+        kind = "npz" if path.suffix == ".npz" else "folder"
+        dataset = load(f"{kind}:{path}", image_size=max(card.shape[1:]) if kind == "folder" else None)
+        train, test = dataset.train, dataset.test
+        return _samples(predictor, train, dataset.classes), _samples(predictor, test, dataset.classes)
+    records, labels = read_labelled(path, card.encoding, label)
+    classes = sorted(set(labels))
+    numbers = torch.tensor([classes.index(name) for name in labels])
+    return fifth_out(_samples(predictor, Samples.of(card.encoding.encode(records), numbers), classes))
+
+
+def _samples(predictor: Predictor, samples: Samples, classes: Sequence[str]) -> Samples:
+    """The same samples as the model sees them, with its numbers of the classes."""
+    known = predictor.card.classes[: predictor.card.head_classes]
     for label in _held(samples.labels):
-        if dataset.classes[label] not in known:
-            raise unknown("class in --data", dataset.classes[label], known)
-    number = torch.tensor([known.index(name) if name in known else -1 for name in dataset.classes])
-    images = fit_bytes(samples.x, card.shape)
+        if classes[label] not in known:
+            raise unknown("class in --data", classes[label], known)
+    number = torch.tensor([known.index(name) if name in known else -1 for name in classes])
+    x = of_array(samples.x, predictor.card)
     if predictor.encoder is not None:
-        images = predictor.encoder.computed(images)
-    return Samples.of(images, number[samples.labels])
+        x = predictor.encoder.computed(x)
+    return Samples.of(x, number[samples.labels])
 
 
 def _of_classes(predictor: Predictor, labels: Tensor) -> PrototypeIndex:

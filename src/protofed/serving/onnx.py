@@ -17,7 +17,7 @@ from protofed.serving.predictor import Predictor
 
 
 class _Network(nn.Module):
-    """Pixels from 0 to 255, as float32 [n, c, h, w], to features and logits, by the card's rule if it names one."""
+    """Samples as they are stored, bytes as float32, to features and logits, by the card's rule if it names one."""
 
     middle: Tensor
     scale: Tensor
@@ -26,12 +26,15 @@ class _Network(nn.Module):
         super().__init__()
         self.module, self.rule = predictor.module.eval(), predictor.own_rule
         self.encoder = None if predictor.encoder is None else predictor.encoder.module
-        mean, std = (torch.tensor(part).view(-1, 1, 1) for part in (predictor.card.mean, predictor.card.std))
-        self.register_buffer("middle", 255 * mean)
-        self.register_buffer("scale", 1 / (255 * std))
+        self.standardised = predictor.card.preparation.kind != "none"
+        if self.standardised:
+            middle, scale = predictor.card.preparation.affine(len(predictor.card.shape))
+            self.register_buffer("middle", middle.float())
+            self.register_buffer("scale", scale.float())
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        x = (images - self.middle) * self.scale
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self.standardised:
+            x = (x - self.middle) * self.scale
         if self.encoder is not None:
             x = self.encoder(x).features[..., None, None]
         out = self.module(x)
@@ -39,17 +42,17 @@ class _Network(nn.Module):
 
 
 def write_onnx(predictor: Predictor, path: Path) -> None:
-    """One file: input `images`, outputs `features` and `logits`."""
+    """One file: input `images`, or `x` if samples are none, outputs `features` and `logits`."""
     if not (find_spec("onnx") and find_spec("onnxscript")):
         raise misused("--onnx", "it needs two packages", hint="pip install 'protofed[onnx]'")
-    network, images = _Network(predictor).eval(), torch.zeros(2, *predictor.card.shape)
+    network, samples = _Network(predictor).eval(), predictor.card.seen.example(2)
     with warnings.catch_warnings(), _quiet("torch.onnx"):
         warnings.simplefilter("ignore")  # of torch's own making
         torch.onnx.export(
             network,
-            (images,),
+            (samples,),
             path,
-            input_names=["images"],
+            input_names=["images" if predictor.card.is_picture else "x"],
             output_names=["features", "logits"],
             dynamic_shapes=[{0: torch.export.Dim("n")}],
             dynamo=True,

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from protofed.data.preparation import Shape
 from protofed.errors import UserError, missing_value, unknown
 from protofed.internal.atomic_files import write_folder
 from protofed.internal.higher import ask
@@ -23,7 +24,8 @@ from protofed.models.output import Output
 from protofed.models.stacking import bytes_per_image
 from protofed.serving import refusal
 from protofed.serving.card import ModelCard
-from protofed.serving.input_images import of_array
+from protofed.serving.examples import Examples, chosen
+from protofed.serving.inputs import of_array
 from protofed.serving.prototype_index import PrototypeIndex
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class Predictions:
         counts: how many samples that prototype stands for [n].
         refused: whether the image is refused [n], bool.
         rates: the threshold, and the parts of held-out images that it refuses; None without `reject`.
+        examples: of each image the nearest of the training samples that the model brings along; None without any.
 
     Example:
         >>> import torch
@@ -81,6 +84,7 @@ class Predictions:
     counts: Tensor
     refused: Tensor
     rates: dict[str, float] | None = None
+    examples: list[dict[str, Any]] | None = None
 
     def __len__(self) -> int:
         return len(self.top)
@@ -122,6 +126,9 @@ class Predictions:
                     "top": [{"class": self.names[k], "distance": d} for k, d in zip(top, far, strict=True)],
                 }
             )
+        if self.examples is not None:
+            for row, example in zip(rows, self.examples, strict=True):
+                row["example"] = example
         return rows
 
 
@@ -136,6 +143,7 @@ class Predictor:
         model: how to make a model of your own, which the card only names.
         method: a method of your own that extended the model, or by whose rule it answers; the card only names it.
         turn: what a client knew after its training, by name, where the model answers by its method's own rule.
+        examples: training samples that it brings along; None without any.
 
     Raises:
         UserError: the tensors are not those of the model that the card names, or not what its rule needs.
@@ -160,9 +168,11 @@ class Predictor:
         model: ModelSpec | None = None,
         method: str | Method | None = None,
         turn: Mapping[str, Tensor] | None = None,
+        examples: Examples | None = None,
     ) -> None:
         """`model` and `method` are needed where the card names the user's own, which are code."""
         self.card, self.state, self.pool, self.encoder, self.model = card, dict(state), pool, encoder, model
+        self.examples = examples
         self.method = _extending(card, method)
         """The method whose `extend` changed the model, or by whose rule it answers, if there is one."""
         named = method is not None and self.method is not None  # what a user's own leaves of the model only it knows
@@ -177,8 +187,10 @@ class Predictor:
         if self.module.feature_size != card.feature_size:
             raise UserError("feature_size", card.feature_size, f"it is {self.module.feature_size} for {what}")
         self.module.load_state_dict(self.state)
-        mean, std = (torch.tensor(part, dtype=torch.float64).view(-1, 1, 1) for part in (card.mean, card.std))
-        self._middle, self._scale = (255 * mean).float(), (1 / (255 * std)).float()
+        self._affine = None
+        if card.preparation.kind != "none":
+            middle, scale = card.preparation.affine(len(card.shape))
+            self._affine = middle.float(), scale.float()
         self.turn = None if card.rule is None else dict(turn or {})
         self.own_rule = None if self.turn is None else self._checked_rule(self.turn)
         """Logits of the module's output by the method's own rule, if the card names one."""
@@ -194,7 +206,11 @@ class Predictor:
             pool = PrototypeIndex.from_flat(flat, len(card.classes), card.feature_size)
             encoder = _read_encoder(path) if card.encoder else None
             turn = None if card.rule is None else load_file(path / "turn.safetensors")
-            return cls(card, load_file(path / "model.safetensors"), pool, encoder, model, method, turn)
+            examples = None
+            if (path / "examples.safetensors").exists():
+                kept = load_file(path / "examples.safetensors")
+                examples = Examples.read(kept, len(card.classes), card.feature_size)
+            return cls(card, load_file(path / "model.safetensors"), pool, encoder, model, method, turn, examples)
         except (SafetensorError, OSError, TypeError, ValueError) as error:  # UserError is a ValueError
             hint = getattr(error, "hint", None)
             raise UserError("MODEL", str(path), f"it cannot be read: {error}", hint=hint) from None
@@ -206,6 +222,8 @@ class Predictor:
             save_file({name: tensor.contiguous() for name, tensor in self.state.items()}, draft / "model.safetensors")
             save_file(self.pool.flat(), draft / "prototypes.safetensors")
             save_file(dict(held_out), draft / "held-out.safetensors")
+            if self.examples is not None:
+                save_file(self.examples._asdict(), draft / "examples.safetensors")
             if self.turn is not None:
                 save_file(self.turn, draft / "turn.safetensors")
             if self.encoder is not None:
@@ -219,34 +237,43 @@ class Predictor:
     def with_card(self, pool: PrototypeIndex | None = None, **changes: Any) -> Predictor:
         """Return the same model, of which the card says some things anew; maybe with other prototypes."""
         card = dataclasses.replace(self.card, **changes)
-        return Predictor(card, self.state, pool or self.pool, self.encoder, self.model, self.method, self.turn)
+        parts = (self.encoder, self.model, self.method, self.turn, self.examples)
+        return Predictor(card, self.state, pool or self.pool, *parts)
 
-    def pixels(self, images: Tensor) -> Tensor:
-        """Return what the module sees of uint8 images of the card's shape, or of an encoder's features of them."""
-        if images.dtype != torch.uint8:
-            return images
+    def with_examples(self, every: Examples, number: int) -> Predictor:
+        """Return the same model with the so many training samples that are nearest to each of its prototypes."""
+        prototypes = self.pool.prototypes
+        kept = chosen(every, prototypes.vectors, prototypes.filled, number)
+        return Predictor(self.card, self.state, self.pool, self.encoder, self.model, self.method, self.turn, kept)
+
+    def prepared(self, x: Tensor) -> Tensor:
+        """Return what the module sees of samples as the card says they are stored, or of an encoder's features."""
         if self.encoder is not None:
-            return self.encoder.computed(images)
-        return (images - self._middle) * self._scale
+            return self.encoder.computed(x) if x.dtype == torch.uint8 else x
+        if self._affine is not None:
+            return (x - self._affine[0]) * self._affine[1]
+        return x if self.card.preparation.tokens else x.float()
 
     @torch.no_grad()
-    def outputs(self, images: Tensor, rule: str | None = None) -> tuple[Tensor, Tensor]:
-        """Compute features [n, D] and logits [n, C] of images, as `pixels` takes them.
+    def outputs(self, x: Tensor, rule: str | None = None) -> tuple[Tensor, Tensor]:
+        """Compute features [n, D] and logits [n, C] of samples, as `prepared` takes them.
 
         Logits are the head's unless `rule` is the method's own.
         """
         own = self.own_rule if rule is not None and rule == self.card.rule else None
         self.module.eval()
-        at_once = max(1, BYTES // bytes_per_image(self.module, self.pixels(images[:1])[0])) if len(images) else 1
-        made = [cast(Output, self.module(self.pixels(part))) for part in torch.split(images, at_once)]
+        at_once = max(1, BYTES // bytes_per_image(self.module, self.prepared(x[:1])[0])) if len(x) else 1
+        made = [cast(Output, self.module(self.prepared(part))) for part in torch.split(x, at_once)]
         logits = [out.logits if own is None else own(out) for out in made]
         return torch.cat([out.features for out in made]), torch.cat(logits)
 
     def predict(self, x: Any, rule: str | None = None, top: int = 3, reject: float | None = None) -> Predictions:
-        """Find the best classes of images.
+        """Find the best classes of samples.
 
         Args:
-            x: an array or a tensor, uint8 [n, channels, height, width] or [n, height, width].
+            x: an array or a tensor of the card's dtype and shape, such as uint8 [n, channels, height, width] or, of
+                grey pictures, [n, height, width]; where the card has an encoding, also a list of records: rows of a
+                table as mappings, series [channels, steps], texts.
             rule: `nearest`, by the nearest prototype, `head`, by the classifier, or what the card's `rule` names, the
                 method's own; the last is the default where there is one, otherwise `nearest`.
             top: how many classes of each image.
@@ -256,10 +283,10 @@ class Predictor:
             Predictions of the n images.
 
         Raises:
-            UserError: the images are not of the card's shape, `rule` is unknown, or `top` or `reject` is out of bounds.
+            UserError: samples are not as the card says, `rule` is unknown, or `top` or `reject` is out of bounds.
         """
         rule = self.card.rules[0] if rule is None else rule
-        return self.answer(*self.outputs(of_array(x, self.card.shape), rule), rule, top, reject)
+        return self.answer(*self.outputs(of_array(x, self.card), rule), rule, top, reject)
 
     def answer(
         self, features: Tensor, logits: Tensor, rule: str = "nearest", top: int = 3, reject: float | None = None
@@ -274,7 +301,10 @@ class Predictor:
         margin = distances[:, 1] - distances[:, 0] if distances.shape[1] > 1 else torch.full((len(found),), torch.inf)
         refused = distances[:, 0] > (math.inf if rates is None else rates["threshold"])
         top = min(top, found.shape[1])
-        return Predictions(self.card.classes, found[:, :top], distances[:, :top], margin, *won, refused, rates)
+        told = None
+        if self.examples is not None:
+            told = self.examples.told(self.examples.nearest(features), self.card.classes, self.card.encoding)
+        return Predictions(self.card.classes, found[:, :top], distances[:, :top], margin, *won, refused, rates, told)
 
     @torch.no_grad()
     def _checked_rule(self, turn: Mapping[str, Tensor]) -> Callable[[Output], Tensor]:
@@ -285,7 +315,7 @@ class Predictor:
         shape = _shape(self.card, self.encoder)
         try:
             rule = partial(self.method.answer, turn=turn_from(turn))
-            found = rule(cast(Output, self.module.eval()(torch.zeros(2, *shape))))
+            found = rule(cast(Output, self.module.eval()(shape.example(2))))
             fits = found.shape == (2, self.card.head_classes)
         except (KeyError, IndexError, ValueError, TypeError, RuntimeError, AttributeError):
             fits = False
@@ -356,9 +386,9 @@ def _assemble(card: ModelCard, encoder: Encoder | None, model: ModelSpec | None,
     return build(spec, _shape(card, encoder), card.head_classes, 0, None if method is None else method.extend)
 
 
-def _shape(card: ModelCard, encoder: Encoder | None) -> tuple[int, int, int]:
+def _shape(card: ModelCard, encoder: Encoder | None) -> Shape:
     """Of what the module sees."""
-    return card.shape if encoder is None else (encoder.card.feature_size, 1, 1)
+    return card.seen if encoder is None else Shape((encoder.card.feature_size, 1, 1))
 
 
 def _read_encoder(path: Path) -> Encoder:

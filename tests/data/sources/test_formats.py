@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from protofed.data import load
 from protofed.data.sources.leaf import femnist, femnist_split
 from protofed.data.sources.mat import read_mat, svhn, svhn_beginning
-from protofed.data.sources.npz import npz, npz_images
+from protofed.data.sources.npz import npz, npz_samples
 from protofed.data.sources.synth_digits import drawn_digits
 from protofed.data.sources.usps import usps_h5, usps_libsvm
 from protofed.errors import UserError
@@ -426,7 +426,7 @@ def test_an_array_is_what_its_header_says(tmp_path: Path, content: bytes, messag
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("images.npy", content)
     with pytest.raises(UserError, match=message):
-        npz_images(path)
+        npz_samples(path)
 
 
 def test_hdf5_of_long_texts_is_not_unpacked(tmp_path: Path) -> None:

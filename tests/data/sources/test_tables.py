@@ -281,7 +281,7 @@ def test_a_run_writes_its_columns_down(tmp_path: Path) -> None:
 def test_parquet_needs_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "t.parquet").touch()
-    with pytest.raises(UserError, match="need the package pyarrow") as error:
+    with pytest.raises(UserError, match="needs the package pyarrow") as error:
         load(f"parquet:{tmp_path / 't.parquet'}")
     assert error.value.hint == "pip install 'protofed[parquet]'"
 

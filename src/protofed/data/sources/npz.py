@@ -45,12 +45,12 @@ def npz(paths: Sequence[Path], _: int | None) -> Dataset:
     return Dataset.of(path.stem, train, test, classes, names if "domains" in arrays else ())
 
 
-def npz_images(path: Path) -> Tensor:
-    """The array `images` of a file, as uint8 [n, c, h, w]."""
+def npz_samples(path: Path) -> Tensor:
+    """The array `x` or `images` of a file; see `_samples`."""
     arrays = _arrays(path)
     if "x" not in arrays:
-        raise UserError("PATH", str(path), "it has no array `images`")
-    return _images(path, arrays["x"])
+        raise UserError("PATH", str(path), "it has no array `x` or `images`")
+    return _samples(path, arrays["x"])
 
 
 def _arrays(path: Path) -> dict[str, Any]:

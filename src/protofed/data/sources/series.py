@@ -29,6 +29,11 @@ class Recordings(NamedTuple):
     classes: list[str]
 
 
+def recordings(path: Path) -> Recordings:
+    """What a .ts or .arff file holds."""
+    return _arff(path) if path.suffix.lower() == ".arff" else _ts(path)
+
+
 def ts(paths: Sequence[Path], _: int | None, name: str = "") -> Dataset:
     """A .ts file, or its training and its test part; named like the file unless a name is given."""
     return _dataset(paths, _ts, name)

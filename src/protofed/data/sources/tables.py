@@ -59,7 +59,7 @@ class TableOptions:
         several = {"dropped": ("drop", self.drop), "category": ("categories", self.categories)}
         wanted = [(role, option, getattr(self, option)) for role, option in named.items()]
         wanted += [(role, option, name) for role, (option, text) in several.items() for name in _several(text)]
-        for role, option, name in [("label", "label", self.label or _label(path, names)), *wanted]:
+        for role, option, name in [("label", "label", label_among(path, names, self.label)), *wanted]:
             if name is None:
                 continue
             if name not in roles:
@@ -77,12 +77,17 @@ def _several(text: str | None) -> list[str]:
     return [name.strip() for name in text.split(",")] if text else []
 
 
-def _label(path: Path, names: Sequence[str]) -> str:
-    """The column that is the label by its name."""
+def label_among(path: Path, names: Sequence[str], label: str | None) -> str:
+    """The column of the classes: the one that is named, or the one that looks like it."""
+    if label is not None:
+        if label not in names:
+            why = f"{path.name} has the columns {listed(names)}"
+            raise UserError("--label", label, why, hint=suggestion(label, names))
+        return label
     by_name = {name.lower(): name for name in reversed(names)}
-    for label in LABELS:
-        if label in by_name:
-            return by_name[label]
+    for usual in LABELS:
+        if usual in by_name:
+            return by_name[usual]
     raise missing_value("--label", f"name the column of the classes: {path.name} has {listed(names)}")
 
 
