@@ -1,6 +1,8 @@
-"""The inputs of methods.json, from which public codes made its numbers outside this project; no public code is here.
+"""The inputs of methods.json, and what they are for; no public code is here.
 
-All of them are float64. numpy promises that RandomState's numbers never change.
+Its numbers were made outside this project: the functions that each entry names were read in the public repository and
+run as they are written there, in float64 and without what they need of devices, files, processes and data loaders.
+numpy promises that RandomState's numbers never change.
 """
 
 from __future__ import annotations
