@@ -1,7 +1,8 @@
 """The inputs of methods.json, and what they are for; no public code is here.
 
 Its numbers were made outside this project: the functions that each entry names were read in the public repository and
-run as they are written there, in float64 and without what they need of devices, files, processes and data loaders.
+their arithmetic was typed in again by hand and run in float64, without branches that these inputs do not reach and
+without devices, files, processes and data loaders. The repositories themselves were not run.
 numpy promises that RandomState's numbers never change.
 """
 
