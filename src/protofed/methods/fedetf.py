@@ -26,7 +26,7 @@ class FedETF(FedAvg):
     paper: ClassVar[str] = "Li et al., ICCV 2023"
     link: ClassVar[str] = "https://arxiv.org/abs/2303.10058"
 
-    scale: float = param(1.0, "β at the start, which is learnt; 1 in the official code", above=0)
+    scale: float = param(1.0, "β at the start, which is learnt; 1 in the official LeNet5", above=0)
     gamma: float = param(1.0, "γ in n_c^γ: 1 is the balanced softmax of the official code, 0 plain", at_least=0)
 
     def extend(self, module: nn.Module, classes: int) -> nn.Module:

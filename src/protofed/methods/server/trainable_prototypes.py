@@ -69,7 +69,7 @@ def train(
                 vectors = vectors_of(layers)
                 apart = torch.linalg.vector_norm(x.unsqueeze(1) - vectors, dim=-1)  # its slope at 0 is 0
                 own = torch.arange(len(vectors), device=y.device) == y.unsqueeze(-1)
-                loss = cross_entropy(-(apart + margin * own), y).mean()
+                loss = cross_entropy(-(apart + margin * own.to(apart)), y).mean()  # a bool would be float32
                 slopes = torch.autograd.grad(loss, list(layers.values()))
             with torch.no_grad():
                 for tensor, slope in zip(layers.values(), slopes, strict=True):
