@@ -7,8 +7,10 @@ import signal
 import pytest
 import torch
 
-# A shell that starts the tests in the background has them ignore Ctrl-C, and what they start would inherit that.
+# A shell that starts the tests in the background has them ignore Ctrl-C, and nohup a closed terminal; what they start
+# would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest.register_assert_rewrite("tests.support")
 
