@@ -12,15 +12,16 @@ import protofed
 from protofed.internal import higher
 
 SOURCE = Path(protofed.__file__).parent
+ASKING = {path: text for path in SOURCE.rglob("*.py") if "higher import ask" in (text := path.read_text("utf-8"))}
 ASKED = {
     name: path.relative_to(SOURCE).parts[0]
-    for path in SOURCE.rglob("*.py")
-    for name in re.findall(r'\bask\("(\w+)"', path.read_text(encoding="utf-8"))
+    for path, text in ASKING.items()
+    for name in re.findall(r'\bask\("(\w+)"', text)
 }
 """Each name, and a layer that asks for it."""
-LAYERS = re.findall(
-    r'^  "(\w+)",$', (SOURCE.parents[1] / "importlinter.toml").read_text(encoding="utf-8"), re.MULTILINE
-)
+CONTRACT = (Path(__file__).parents[2] / "importlinter.toml").read_text("utf-8")
+LAYERS = re.findall(r'^  "(\w+)",$', CONTRACT, re.MULTILINE)
+"""Highest first."""
 
 
 def test_what_is_asked_for_is_what_is_named() -> None:
