@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from protofed.runs.progress import Lines, Standing
+from protofed.runs.result import FURTHER
 from tests.support.command_line import Outcome, everything_in, invoke, refused, result_of, succeed
 
 SMALL = (
@@ -79,10 +80,10 @@ def test_the_csv_says_what_the_json_says(made: tuple[Path, Outcome]) -> None:
         for name, spread in [
             *row["accuracy"].items(),
             *((name, row[name]) for name in ("bytes_up_per_round", "bytes_down_per_round", "seconds")),
-            *([("prototypes_per_class", row["prototypes"])] if row["prototypes"] else []),
+            *((name, row[name]) for name in FURTHER if row[name]),
         ]
     }
-    assert [row["method"] for row in rows if row["prototypes"]] == ["mp-fedcl"]
+    assert [row["method"] for row in rows if row["prototypes_per_class"]] == ["mp-fedcl"]
     assert set(lines) == set(quantities)
     for key, spread in quantities.items():
         assert (float(lines[key]["mean"]), float(lines[key]["std"])) == (spread["mean"], spread["std"])

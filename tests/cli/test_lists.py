@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import json
@@ -281,6 +282,27 @@ def test_help_does_not_wait_for_torch() -> None:
     show = "import sys; from protofed.cli import app; app(['--help'], standalone_mode=False)"
     code = f"{show}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, stdout=subprocess.DEVNULL).returncode == 0
+
+
+def test_a_terminal_shows_something_before_torch_is_loaded() -> None:
+    show = """
+import io, sys
+from protofed.cli import main
+
+class Terminal(io.StringIO):
+    isatty = lambda self: True
+    def write(self, text):
+        print(["torch" in sys.modules, text])
+
+sys.stderr = Terminal()
+sys.argv = ["protofed", "compare", "--method", "fedprotto"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", show], check=False, capture_output=True, text=True)
+    first, back, blank, again, error, *_ = map(ast.literal_eval, done.stdout.splitlines())
+    assert (first, back) == ([False, "getting ready …"], [False, "\r"])
+    assert (blank, again) == ([True, " " * len(first[1])], [True, "\r"])  # nothing of it is left
+    assert error[1].startswith("error: invalid value 'fedprotto'")
 
 
 def test_the_matrix_has_a_row_a_method(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from protofed.runs.progress import Lines, Progress, Standing
+from protofed.runs.result import FURTHER
 from protofed.studies import study, workers
 from protofed.studies.workers import Task
 from tests.support.command_line import Outcome, everything_in, invoke, refused, result_of, succeed
@@ -80,7 +81,7 @@ def test_the_csv_says_what_the_json_says(made: tuple[Path, Outcome]) -> None:
             *(spread["mean"], spread["std"]),
         )
         for cell in json.loads((folder / "sweep.json").read_text())["cells"]
-        for name, spread in cell["accuracy"].items()
+        for name, spread in [*cell["accuracy"].items(), *((name, cell[name]) for name in FURTHER if cell[name])]
     ]
 
 

@@ -198,6 +198,27 @@ def test_a_run_that_was_cut_off_or_resumed(comparison: Path, tmp_path: Path) -> 
     assert gather([folder])["incomplete"] == []
 
 
+def test_a_run_that_was_cut_off_is_in_no_mean_no_test_and_no_table(comparison: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "both"
+    shutil.copytree(comparison, folder)
+    for seed, rounds in ((0, 1), (1, 2)):  # of unequal length
+        cut = folder / f"fedavg-seed{seed}"
+        (cut / "result.json").unlink()
+        lines = (cut / "rounds.jsonl").read_text().splitlines(keepends=True)
+        (cut / "rounds.jsonl").write_text("".join(lines[:rounds]))
+    (folder / "fedproto-seed1" / "result.json").unlink()
+    data = gather([folder])
+    rows = {row["label"]: row for row in data["summary"]}
+    assert (rows["fedavg"]["cells"], rows["fedavg"]["failed"]) == ({}, ["cut off", "cut off"])
+    whole = json.loads((folder / "fedproto-seed0" / "result.json").read_text())["accuracy"]
+    for name, cell in rows["fedproto"]["cells"].items():
+        assert (cell["mean"], cell["std"], cell["test"]) == (pytest.approx(whole[name]["last"]), None, None)
+        assert not cell["best"]  # there is nothing to compare it with
+    assert len(data["incomplete"]) == 3
+    (line,) = (line for line in latex(data).splitlines() if line.startswith("fedavg"))
+    assert not re.search(r"\d", line)
+
+
 def test_a_method_from_a_file_is_not_run_again(tmp_path: Path) -> None:
     imports = "from dataclasses import dataclass\nfrom protofed.methods.local import Local\n"
     (tmp_path / "mine.py").write_text(f"{imports}@dataclass(frozen=True)\nclass Mine(Local):\n    name = 'mine'\n")

@@ -17,7 +17,7 @@ from protofed.data import federate, load
 from protofed.errors import UserError
 from protofed.report.notebook import html_table, mean_curve
 from protofed.report.terminal import result_table
-from protofed.runs.result import Result
+from protofed.runs.result import OF_ROUND, Result
 from protofed.serving.predictor import Predictions
 from protofed.studies.comparison import Comparison
 from protofed.studies.sweeps import Sweep
@@ -128,17 +128,17 @@ def test_frames_have_a_row_for_each_round_client_and_score(
 ) -> None:
     pytest.importorskip("pandas")
     frame = result.frame()
-    assert list(frame.columns) == ["round", "client", "score", "accuracy"]
+    assert list(frame.columns) == ["round", "client", "score", "accuracy", *OF_ROUND]
     last = frame[(frame["round"] == 3) & (frame["score"] == result.score)]
     assert last["accuracy"].tolist() == result.accuracy[result.score].per_client
     assert set(frame["round"]) == {2, 3}
     frame = comparison.frame()
-    assert list(frame.columns) == ["method", "seed", "round", "client", "score", "accuracy"]
+    assert list(frame.columns) == ["method", "seed", "round", "client", "score", "accuracy", *OF_ROUND]
     row = comparison.rows[0]
     chosen = frame[(frame["method"] == "fedavg") & (frame["score"] == row.score) & (frame["round"] == 3)]
     assert chosen.groupby("seed")["accuracy"].mean().tolist() == pytest.approx(row.accuracy[row.score].values)
     frame = sweep.frame()
-    assert list(frame.columns) == ["method", "lr", "lam", "seed", "round", "client", "score", "accuracy"]
+    assert list(frame.columns) == ["method", "lr", "lam", "seed", "round", "client", "score", "accuracy", *OF_ROUND]
     assert frame[frame["method"] == "fedavg"]["lam"].isna().all()
     for cell in sweep.cells:
         of_cell = (frame["method"] == cell.method) & (frame["lr"] == cell.setting["lr"]) & (frame["round"] == 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import errno
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,32 @@ def test_a_worker_that_is_killed_takes_one_run_with_it(tmp_path: Path, monkeypat
     (failed,) = found.failures
     assert (failed.kind, "was killed (SIGKILL)" in failed.reason, "--jobs" in failed.advice) == ("died", True, True)
     assert len(found.results) == 11
+
+
+def test_runs_that_diverge_in_processes_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of fedncm and fed3r nobody trains, so no rate is too high for them."""
+    elsewhere = threading.Event()
+    play, played = workers.Worker.play, Engine.round
+
+    def noted(worker: workers.Worker, task: workers.Task, tell: Any) -> Any:
+        elsewhere.set()
+        return play(worker, task, tell)
+
+    def late(*arguments: Any) -> Any:
+        assert elsewhere.wait(300)  # this process leaves runs to the other one
+        return played(*arguments)
+
+    monkeypatch.setattr(workers.Worker, "play", noted)
+    monkeypatch.setattr(Engine, "round", late)
+    monkeypatch.setattr(workers, "START_UP", 0.0)
+    trained, computed = ["fedavg", "local", "fedprox", "fedproto"], ["fedncm", "fed3r"]
+    methods = ("--method", ",".join([*trained, *computed]), "--lr", "1e6", "--seeds", "2")
+    outcome = invoke(tmp_path, "compare", *methods, "--jobs", "2", *FLAGS[2:], "--out", "c")
+    assert outcome.code == 3
+    rows = {row["method"]: row for row in json.loads((tmp_path / "c/compare.json").read_text())["rows"]}
+    assert [method for method, row in rows.items() if row["rounds"]] == computed
+    assert all(why.startswith("diverged (round ") for method in trained for why in rows[method]["failed"])
+    assert (tmp_path / "c/report.html").is_file()
 
 
 def test_a_single_run_that_diverges_says_so_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

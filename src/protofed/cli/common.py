@@ -6,7 +6,8 @@ import dataclasses
 import inspect
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -31,6 +32,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 SOME_FAILED = 3
 """Exit code of a study of which some runs have failed."""
+GETTING_READY = "getting ready …"
 NO_MEMORY = "the GPU's memory is full: fewer runs at a time (--jobs) or, in a new run, a smaller --width need less"
 
 typer.core.HAS_RICH = False  # typer < 0.21 writes \[required] for rich, also where help is plain
@@ -227,6 +229,22 @@ def speaks() -> bool:
     """Whether this one of a launcher's processes prints; engines.distributed, which knows, imports torch."""
     several, rank = os.environ.get("WORLD_SIZE", "1") != "1", os.environ.get("RANK", "0")
     return not (several and rank.isdecimal() and int(rank) > 0)
+
+
+@contextmanager
+def getting_ready(quiet: bool) -> Iterator[None]:
+    """Say in a terminal, at once, that a command goes on: to load torch and to check every run takes seconds.
+
+    What is printed meanwhile overwrites it, since the cursor stays at the beginning of the line.
+    """
+    shown = not quiet and sys.stderr.isatty() and speaks()
+    if shown:
+        print(GETTING_READY, end="\r", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if shown:
+            print(" " * len(GETTING_READY), end="\r", file=sys.stderr, flush=True)
 
 
 def finish(

@@ -25,6 +25,7 @@ from protofed.cli.common import (
     experiment_flags,
     experiment_from,
     finish,
+    getting_ready,
     method_names,
     refuse_existing,
     refuse_several,
@@ -58,13 +59,14 @@ def run_command(
     as_json: Json = False,
 ) -> None:
     """Run one method."""
-    from protofed.engines.distributed import join
-    from protofed.internal.profiling import Profile
-    from protofed.report.terminal import profile_table
-    from protofed.runs import loggers
-    from protofed.runs.folder import RunFolder, fresh_path
-    from protofed.runs.progress import progress
-    from protofed.runs.run import new_run
+    with getting_ready(quiet):
+        from protofed.engines.distributed import join
+        from protofed.internal.profiling import Profile
+        from protofed.report.terminal import profile_table
+        from protofed.runs import loggers
+        from protofed.runs.folder import RunFolder, fresh_path
+        from protofed.runs.progress import progress
+        from protofed.runs.run import new_run
 
     experiment = experiment_from(read_yaml(config) if config else {}, flags, set_)
     loggers.need(log)
@@ -77,7 +79,8 @@ def run_command(
         return
     with join() as ranks:
         ranks.first(lambda: refuse_existing(out))
-        run = new_run(experiment, ranks=ranks)
+        with getting_ready(quiet):
+            run = new_run(experiment, ranks=ranks)
         if ranks.number > 0:
             _follow(run)
             return
@@ -116,18 +119,19 @@ def compare_command(
     as_json: Json = False,
 ) -> None:
     """Compare several methods over several seeds in one table."""
-    from protofed.runs import loggers
-    from protofed.runs.folder import fresh_path
-    from protofed.studies.comparison import ComparisonStudy
+    with getting_ready(quiet):
+        from protofed.runs import loggers
+        from protofed.runs.folder import fresh_path
+        from protofed.studies.comparison import ComparisonStudy
 
-    refuse_several()
-    asked: dict[str, Any] = {"methods": method_names(method) or None, "seeds": whole("--seeds", seeds, None)}
-    asked |= {"jobs": whole("--jobs", jobs, None), "tune": grid_from("--tune", tune)}
-    study = study_from(ComparisonStudy, config, flags, set_, **asked)
-    loggers.need(log)
-    refuse_existing(out)
-    folder = out or fresh_path(f"compare-{study.experiment.dataset}")
-    begun = study.begin(folder)
+        refuse_several()
+        asked: dict[str, Any] = {"methods": method_names(method) or None, "seeds": whole("--seeds", seeds, None)}
+        asked |= {"jobs": whole("--jobs", jobs, None), "tune": grid_from("--tune", tune)}
+        study = study_from(ComparisonStudy, config, flags, set_, **asked)
+        loggers.need(log)
+        refuse_existing(out)
+        folder = out or fresh_path(f"compare-{study.experiment.dataset}")
+        begun = study.begin(folder)
     play_study(begun, folder, jobs, quiet, as_json, lambda shown: loggers.logged(shown, log, folder, begun.experiment))
 
 

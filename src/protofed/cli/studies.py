@@ -57,13 +57,14 @@ def play_study(
     log: Callable[[Progress], Progress] = lambda shown: shown,
 ) -> None:
     """Play what a study that was begun lacks, with `--jobs` runs at a time if that was used, and show the outcome."""
-    from protofed.report.plots import plot
     from protofed.runs.progress import progress
 
     number = whole("--jobs", jobs, study.jobs)
     shown = log(progress(quiet, study.total(folder)))
 
     def play() -> Finding:
+        from protofed.report.plots import plot  # matplotlib can wait until there is something to draw
+
         outcome: Finding = study.play(folder, shown, number)
         plot(outcome, folder)
         return outcome

@@ -19,6 +19,7 @@ from protofed.cli.common import (
     command,
     experiment_flags,
     experiment_from,
+    getting_ready,
     method_names,
     refuse_existing,
     refuse_several,
@@ -60,16 +61,18 @@ def sweep_command(
     as_json: Json = False,
 ) -> None:
     """Vary options or methods' parameters over a grid."""
-    from protofed.runs.folder import fresh_path
-    from protofed.studies.sweeps import SweepStudy
+    with getting_ready(quiet):
+        from protofed.runs.folder import fresh_path
+        from protofed.studies.sweeps import SweepStudy
 
-    refuse_several()
-    asked: dict[str, Any] = {"grid": grid_from("--grid", grid), "methods": method_names(method) or None}
-    asked |= {"seeds": whole("--seeds", seeds, None), "jobs": whole("--jobs", jobs, None), "score": score}
-    study = study_from(SweepStudy, config, flags, set_, **asked)
-    refuse_existing(out)
-    folder = out or fresh_path(f"sweep-{'-'.join(study.grid)}-{study.experiment.dataset}")
-    play_study(study.begin(folder), folder, jobs, quiet, as_json)
+        refuse_several()
+        asked: dict[str, Any] = {"grid": grid_from("--grid", grid), "methods": method_names(method) or None}
+        asked |= {"seeds": whole("--seeds", seeds, None), "jobs": whole("--jobs", jobs, None), "score": score}
+        study = study_from(SweepStudy, config, flags, set_, **asked)
+        refuse_existing(out)
+        folder = out or fresh_path(f"sweep-{'-'.join(study.grid)}-{study.experiment.dataset}")
+        begun = study.begin(folder)
+    play_study(begun, folder, jobs, quiet, as_json)
 
 
 @command("choose-k", "choose-k --method mp-fedcl --max-k 4 --seeds 2")
@@ -86,17 +89,19 @@ def choose_k_command(
     as_json: Json = False,
 ) -> None:
     """Choose K, the number of prototypes a class."""
-    from protofed.runs.folder import fresh_path
-    from protofed.studies.choose_k import ChoiceStudy
-    from protofed.studies.study import SEEDS
+    with getting_ready(quiet):
+        from protofed.runs.folder import fresh_path
+        from protofed.studies.choose_k import ChoiceStudy
+        from protofed.studies.study import SEEDS
 
-    refuse_several()
-    study = ChoiceStudy.up_to(
-        whole("--max-k", max_k, 0),
-        experiment_from({"val_fraction": HELD_OUT} | (read_yaml(config) if config else {}), flags, set_),
-        whole("--seeds", seeds, SEEDS),
-        whole("--jobs", jobs, None),
-    )
-    refuse_existing(out)
-    folder = out or fresh_path(f"choose-k-{study.experiment.dataset}")
-    play_study(study.begin(folder), folder, jobs, quiet, as_json)
+        refuse_several()
+        study = ChoiceStudy.up_to(
+            whole("--max-k", max_k, 0),
+            experiment_from({"val_fraction": HELD_OUT} | (read_yaml(config) if config else {}), flags, set_),
+            whole("--seeds", seeds, SEEDS),
+            whole("--jobs", jobs, None),
+        )
+        refuse_existing(out)
+        folder = out or fresh_path(f"choose-k-{study.experiment.dataset}")
+        begun = study.begin(folder)
+    play_study(begun, folder, jobs, quiet, as_json)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import singledispatch
 
 from protofed.evaluation.names import CLASS, lower_is_better, split_name, with_metric
-from protofed.report.terminal import TextTable, model_of, size
+from protofed.report.terminal import TITLES, TextTable, model_of, size
 from protofed.runs.result import common_score
 from protofed.studies.choose_k import Choice
 from protofed.studies.comparison import Comparison, MethodRow
@@ -185,13 +185,9 @@ def accuracy_cell(row: MethodRow, name: str) -> str:
     return f"{spread.mean:.1f}±{spread.std:.1f}{'*' if name in row.diagnostic else ''}"
 
 
-FURTHER = {"prototypes_per_class": "prototypes/class", "rejected_uploads": "rejected"}
-"""What columns are called that only some studies have."""
-
-
 def further_columns(rows: Sequence[MethodRow]) -> dict[str, str]:
     """The titles of those columns that a study has."""
-    return {name: title for name, title in FURTHER.items() if any(row.further[name] for row in rows)}
+    return {name: title for name, title in TITLES.items() if any(row.further[name] for row in rows)}
 
 
 def further_cells(row: MethodRow, names: Iterable[str]) -> list[str]:

@@ -29,6 +29,9 @@ UNKNOWN_WIDTH = 140
 GAP = 2
 """Columns between two columns of a table."""
 
+TITLES = {"prototypes_per_class": "prototypes/class", "rejected_uploads": "rejected", "suspected_uploads": "suspected"}
+"""What columns are called of numbers that only some runs have."""
+
 LEAST = 24
 """Columns that free text has at least, unless it is shorter."""
 
@@ -185,6 +188,8 @@ def result_table(result: Result) -> TextTable:
     promised = "" if r.guarantee is None else f"\n{r.guarantee}"
     start = "" if r.drawn_anew is None else f"\ninitial weights from a file, but for {', '.join(r.drawn_anew)}"
     spent = f"{r.rounds} rounds{limit}, {r.seconds:.1f} s, {size(r.bytes_up)} up, {size(r.bytes_down)} down"
+    told = {title: getattr(r, name) for name, title in TITLES.items()}
+    spent += "".join(f", {title} {number:.3g}" for title, number in told.items() if number is not None)
     rows = []
     for name, value in result.accuracy.items():
         mark = " *" if value.diagnostic else ""

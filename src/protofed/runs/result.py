@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 __all__ = ["Accuracy", "Result"]
+
+FURTHER = ("prototypes_per_class", "rejected_uploads", "suspected_uploads")
+"""Numbers of a run that only some have: fields of a result, and columns of a study where one of its runs has them."""
+OF_ROUND = ("prototypes_per_class", "rejected", "suspected")
+"""What a data frame says of a round, and of a client's part in it, beside accuracies."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,10 @@ class Result:
         stopped: what ended it: `rounds`, `time budget`, `privacy budget`, `patience` or `callback`.
         accuracy: accuracies by model/test/rule, and other metrics by model/test/rule:metric.
         most_clusters: the most prototypes of a class that a client has sent; None where clients look for one only.
+        prototypes_per_class: how many of a class the server sends in the end, the mean over classes that have some;
+            None where it sends none.
+        rejected_uploads: uploads that the server's screening rejected, over all rounds; None where none was.
+        suspected_uploads: uploads that a defence suspected, over all rounds; None without a defence.
         drift: accuracies before, at and after what clients hold changed; None without drift.
         drawn_anew: tensors that a file of initial weights did not give; None without one.
         encoder: the card of the frozen encoder whose features stood for images; None without one.
@@ -125,6 +135,9 @@ class Result:
     stopped: str
     accuracy: dict[str, Accuracy]
     most_clusters: int | None = None
+    prototypes_per_class: float | None = None
+    rejected_uploads: int | None = None
+    suspected_uploads: int | None = None
     drift: dict[str, dict[str, float]] | None = None
     drawn_anew: list[str] | None = None
     encoder: dict[str, Any] | None = None
@@ -173,15 +186,22 @@ class Result:
         return ask("predictor_of_result", self, vars(self).get("_run"), client)
 
     def frame(self) -> DataFrame:
-        """Return accuracies as a pandas data frame: a row for each evaluated round, client and score."""
-        return data_frame(self.rows(), ["round", "client", "score", "accuracy"])
+        """Return accuracies as a pandas data frame: a row for each evaluated round, client and score.
+
+        Each row also says how many prototypes of a class the server sent after the round, if it sends some, and whether
+        the client's upload was rejected, or suspected by a defence.
+        """
+        return data_frame(self.rows(), ["round", "client", "score", "accuracy", *OF_ROUND])
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Every client's accuracies in every evaluated round, as `frame` has them."""
         for played in self.history:
+            each, rejected, suspected = prototypes_per_class(played), played.rejected, played.suspected or ()
             for score, values in played.per_client.items():
                 for client, value in zip(played.clients_of(score), values, strict=True):
-                    yield {"round": played.round, "client": client, "score": score, "accuracy": value}
+                    said = {"round": played.round, "client": client, "score": score, "accuracy": value}
+                    told = (each, client in rejected, client in suspected)
+                    yield said | dict(zip(OF_ROUND, told, strict=True))
 
     def plot(self) -> Figure:
         """Draw accuracies and the training loss over rounds."""
@@ -210,7 +230,7 @@ class Result:
         del values["folder"]
         if self.privacy is None:
             del values["epsilon"]
-        for name in ("most_clusters", "drift", "drawn_anew", "encoder", "privacy", "delta"):
+        for name in ("most_clusters", *FURTHER, "drift", "drawn_anew", "encoder", "privacy", "delta"):
             if values[name] is None:
                 del values[name]
         for entry in values["accuracy"].values():
@@ -264,6 +284,24 @@ def common_score(methods: Sequence[tuple[str, Collection[str]]]) -> str:
 def guarantee(privacy: str, epsilon: float | None, delta: float) -> str:
     """What differential privacy promises; without an ε, nothing."""
     return f"ε = {'∞' if epsilon is None else f'{epsilon:.2f}'}, δ = {delta:g}, {privacy}-level"
+
+
+def prototypes_per_class(played: Round) -> float | None:
+    """How many prototypes of a class the server sends after a round: the mean over classes that have some."""
+    each = [sum(numbers) for numbers in zip(*(found["each"] for found in played.prototypes.values()), strict=False)]
+    known = [number for number in each if number]
+    return statistics.fmean(known) if known else None
+
+
+def further(history: Sequence[Round]) -> dict[str, Any]:
+    """The numbers that only some runs have, by name."""
+    suspected = [len(played.suspected) for played in history if played.suspected is not None]
+    found = (
+        prototypes_per_class(history[-1]) if history else None,
+        sum(len(played.rejected) for played in history) or None,
+        sum(suspected) if suspected else None,
+    )
+    return dict(zip(FURTHER, found, strict=True))
 
 
 def summarise(history: Sequence[Round]) -> dict[str, Accuracy]:

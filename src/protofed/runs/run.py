@@ -38,7 +38,7 @@ from protofed.runs.failure import FailedRun
 from protofed.runs.folder import RunFolder
 from protofed.runs.process import process_settings
 from protofed.runs.progress import Progress, Standing, seconds_left, told_score
-from protofed.runs.result import Result, summarise
+from protofed.runs.result import Result, further, summarise
 from protofed.runs.setup import Setup, prepare
 from protofed.server.participation import participants
 from protofed.server.pipeline import Processed
@@ -393,6 +393,7 @@ class Run:
             stopped=self.ended_by() or "cut off",
             accuracy=accuracy,
             most_clusters=max((played.most_clusters or 0 for played in self.history), default=0) or None,
+            **further(self.history),
             drift=self._drifted(),
             drawn_anew=None if experiment.start is None else self._drawn_anew(),
             encoder=None if self.encoder is None else dataclasses.asdict(self.encoder.card),

@@ -13,6 +13,7 @@ from typing import Protocol
 from protofed.errors import LostError
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Clock, Method, Server
+from protofed.server.round import REFUSED
 from protofed.trust.attacks import Attack, AttackMemory
 from protofed.trust.defences import Defence
 from protofed.trust.screening import refusals, without
@@ -65,7 +66,7 @@ class Screening:
         if len(rejected) == len(clock.who) and not self.alone:
             why = "; ".join(dict.fromkeys(rejected.values()))
             raise LostError(f"every upload of round {clock.round + 1} was refused: {why}")
-        reasons = {clock.who[row]: f"refused: {reason}" for row, reason in rejected.items()}
+        reasons = {clock.who[row]: f"{REFUSED}{reason}" for row, reason in rejected.items()}
         return without(uploads, rejected), Notes(rejected=reasons)
 
 

@@ -14,6 +14,10 @@ from protofed.internal.schema import require
 __all__ = ["Round"]
 
 
+REFUSED = "refused: "
+"""What the reason says of an upload that was rejected, and not lost."""
+
+
 class Scalars(TypedDict):
     """How many numbers clients sent."""
 
@@ -95,6 +99,11 @@ class Round:
             name: {} for name in ("accuracy", "per_client", "per_domain", "interval", "undefined")
         }
         return replace(self, **nothing, diagnostic=[], tested=None, backdoor=None)
+
+    @property
+    def rejected(self) -> list[int]:
+        """List the clients whose uploads the server's screening rejected; the others of `left_out` did not answer."""
+        return [member for member, why in self.left_out.items() if REFUSED in why]
 
     def clients_of(self, score: str) -> list[int]:
         """Return the clients that `per_client` has a score of, in its order."""

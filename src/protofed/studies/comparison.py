@@ -7,7 +7,6 @@ import dataclasses
 import io
 import json
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,8 +18,7 @@ from protofed.experiment import Experiment
 from protofed.internal.higher import ask
 from protofed.methods import METHODS, method_class, parameters
 from protofed.runs.failure import FailedRun, score_of
-from protofed.runs.result import Result
-from protofed.server.round import Round
+from protofed.runs.result import FURTHER, Result
 from protofed.studies.frames import frame_of
 from protofed.studies.grid import Grid, GridStudy, Setting, check_values, task_of, with_values
 from protofed.studies.significance import against_best
@@ -54,8 +52,9 @@ class MethodRow:
         seconds: how long a run took.
         guarantee: of privacy, where it is promised: that of the seed which spent most.
         failed: how the seeds ended that are in none of these numbers, such as `diverged (round 2)`.
-        prototypes: how many of a class the server sends after the last round, on average; None where it sends none.
-        rejected: uploads that were rejected, over all rounds; None where none was.
+        prototypes_per_class: how many of a class the server sends in the end, on average; None where it sends none.
+        rejected_uploads: uploads that the server's screening rejected, over all rounds; None where none was.
+        suspected_uploads: uploads that a defence suspected, over all rounds; None without a defence.
 
     Example:
         >>> from protofed.studies.comparison import MethodRow
@@ -76,13 +75,14 @@ class MethodRow:
     seconds: Spread
     guarantee: str | None = None
     failed: list[str] = field(default_factory=list)
-    prototypes: Spread | None = None
-    rejected: Spread | None = None
+    prototypes_per_class: Spread | None = None
+    rejected_uploads: Spread | None = None
+    suspected_uploads: Spread | None = None
 
     @property
     def further(self) -> dict[str, Spread | None]:
         """What only some methods and runs have, by its name in compare.csv."""
-        return {"prototypes_per_class": self.prototypes, "rejected_uploads": self.rejected}
+        return {name: getattr(self, name) for name in FURTHER}
 
     @property
     def seeds(self) -> int:
@@ -332,25 +332,12 @@ def rows_of(endings: Sequence[Ending]) -> list[MethodRow]:
                 seconds=Spread.of([run.seconds for run in runs]),
                 guarantee=max(runs, key=lambda run: math.inf if run.epsilon is None else run.epsilon).guarantee,
                 failed=failed,
-                prototypes=_known([prototypes_per_class(run.history) for run in runs]),
-                rejected=_known([rejected_uploads(run.history) for run in runs]),
+                **{name: _known([getattr(run, name) for run in runs]) for name in FURTHER},
             )
         )
     return rows
 
 
-def prototypes_per_class(history: Sequence[Round]) -> float:
-    """How many prototypes of a class the server sends in the end: the mean over classes that have some."""
-    sets = [found["each"] for found in history[-1].prototypes.values()] if history else []
-    each = [sum(numbers) for numbers in zip(*sets, strict=False)]
-    known = [number for number in each if number]
-    return statistics.fmean(known) if known else 0.0
-
-
-def rejected_uploads(history: Sequence[Round]) -> float:
-    """How many uploads were left out of aggregations."""
-    return float(sum(len(played.left_out) for played in history))
-
-
-def _known(values: Sequence[float]) -> Spread | None:
-    return Spread.of(values) if any(values) else None
+def _known(values: Sequence[float | None]) -> Spread | None:
+    """Of the seeds; those without are 0, unless all are."""
+    return Spread.of([value or 0.0 for value in values]) if any(value is not None for value in values) else None

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from protofed.internal.frames import data_frame
-from protofed.runs.result import Result
+from protofed.runs.result import OF_ROUND, Result
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-COLUMNS = ("seed", "round", "client", "score", "accuracy")
+COLUMNS = ("seed", "round", "client", "score", "accuracy", *OF_ROUND)
 
 
 def frame_of(

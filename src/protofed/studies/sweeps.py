@@ -135,7 +135,8 @@ class Sweep:
         writer.writerow([*self.grid, "method", "quantity", "mean", "std", "seeds"])
         for cell in self.cells:
             values = [cell.setting.get(name, "") for name in self.grid]
-            for name, spread in cell.row.accuracy.items():
+            told = {name: found for name, found in cell.row.further.items() if found is not None}
+            for name, spread in (cell.row.accuracy | told).items():
                 writer.writerow([*values, cell.method, name, spread.mean, spread.std, len(spread.values)])
             if cell.row.failed:
                 writer.writerow([*values, cell.method, "failed", len(cell.row.failed), 0, cell.row.seeds])

@@ -20,7 +20,7 @@ from protofed.report.html.statistics import compared
 from protofed.report.plots import COLOURS, colour
 from protofed.runs.failure import FailedRun
 from protofed.runs.folder import RunFolder, run_folders
-from protofed.runs.result import Accuracy, Result, common_score, guarantee, summarise
+from protofed.runs.result import Accuracy, Result, common_score, further, guarantee, summarise
 from protofed.server.round import Round
 from protofed.studies.comparison import ComparisonStudy
 from protofed.studies.kinds import kind_of
@@ -28,7 +28,7 @@ from protofed.studies.kinds import kind_of
 DIGITS = 4
 SAME = 1e-9
 """Features that differ by less than this part of their length lie in one point."""
-GATHERED = ("path", "experiment", "last", "label", "setting", "left_out", "suspected", "epsilon")
+GATHERED = ("path", "experiment", "last", "label", "setting", "left_out", "suspected", "epsilon", "further")
 """What is known of a run and not put into the page as it is."""
 
 
@@ -124,6 +124,7 @@ def _run(path: Path, name: Path) -> dict[str, Any]:
         "left_out": Counter(why for played in rounds for why in played.left_out.values()),
         "suspected": Counter(member for played in rounds for member in played.suspected or ()),
         "epsilon": rounds[-1].epsilon,
+        "further": further(rounds),
     }
 
 

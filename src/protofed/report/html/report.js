@@ -80,14 +80,15 @@
   let score = $("#score").value;
 
   const table = () => {
+    const more = [...new Set(data.summary.flatMap((row) => Object.keys(row.further)))];
     const rows = data.summary.map((row) => {
       const cell = row.cells[score];
-      if (!cell) return make("tr", {}, make("td", {}, row.label), make("td", { colspan: 6 }, row.seeds ? "has no such accuracy" : row.failed[0]));
+      if (!cell) return make("tr", {}, make("td", {}, row.label), make("td", { colspan: 6 + more.length }, row.seeds ? "has no such accuracy" : row.failed[0]));
       const value = `${cell.mean.toFixed(2)}${cell.std === null ? "" : ` ± ${cell.std.toFixed(2)}`}${cell.diagnostic ? " *" : ""}`;
       return make("tr", {}, make("td", {}, row.label), make("td", {}, cell.best ? make("b", {}, value) : value), make("td", {}, cell.worst.toFixed(1)), make("td", {}, cell.spread.toFixed(1)),
-        make("td", {}, number(row.megabytes)), make("td", {}, number(row.seconds)), make("td", { class: "says" }, [cell.best ? "best" : cell.diagnostic ? "diagnostic, not ranked" : cell.says, row.failed.length ? `${row.failed.length} of ${row.runs} runs: ${row.failed[0]}` : ""].filter(Boolean).join("; ")));
+        ...more.map((name) => make("td", {}, name in row.further ? number(row.further[name]) : "–")), make("td", {}, number(row.megabytes)), make("td", {}, number(row.seconds)), make("td", { class: "says" }, [cell.best ? "best" : cell.diagnostic ? "diagnostic, not ranked" : cell.says, row.failed.length ? `${row.failed.length} of ${row.runs} runs: ${row.failed[0]}` : ""].filter(Boolean).join("; ")));
     });
-    fill($("#table"), ["", score, "worst client", "spread", "MB", "seconds", data.summary.some((row) => row.setting) ? "against the best of its setting" : "against the best"], rows);
+    fill($("#table"), ["", score, "worst client", "spread", ...more, "MB", "seconds", data.summary.some((row) => row.setting) ? "against the best of its setting" : "against the best"], rows);
     $("#summary").dataset.drawn = "yes";
   };
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from protofed.evaluation.names import lower_is_better, worst_of
 from protofed.experiment import options
+from protofed.report.terminal import TITLES
 from protofed.studies.significance import against_best
 
 
@@ -22,6 +23,7 @@ def compared(lines: Mapping[str, Sequence[Mapping[str, Any]]], scores: Sequence[
         row: dict[str, Any] = {"label": label, "seeds": len(runs), "runs": len(every), "failed": failed, "cells": cells}
         row |= {
             "score": every[0]["score"],
+            "further": _further(runs),
             "megabytes": None,
             "seconds": None,
             "setting": every[0]["setting"],
@@ -36,6 +38,16 @@ def compared(lines: Mapping[str, Sequence[Mapping[str, Any]]], scores: Sequence[
             some = [row for row in rows if (row["setting"], row["data"]) == same and score in row["cells"]]
             _judge({row["label"]: row["cells"][score] for row in some}, lower_is_better(score))
     return rows
+
+
+def _further(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Means over seeds of numbers that only some runs have, by the titles of their columns."""
+    told = {title: [run["further"][name] for run in runs] for name, title in TITLES.items()}
+    return {
+        title: statistics.fmean(value or 0.0 for value in values)
+        for title, values in told.items()
+        if any(value is not None for value in values)
+    }
 
 
 def _cell(runs: Sequence[Mapping[str, Any]], score: str) -> dict[str, Any] | None:
