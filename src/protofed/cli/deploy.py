@@ -20,8 +20,10 @@ from protofed.cli.common import (
     experiment_flags,
     experiment_from,
     finish,
+    refuse_existing,
     subcommands,
 )
+from protofed.cli.serving import NewModel, Onnx, Shown, write_export
 from protofed.errors import misused
 from protofed.experiment import Experiment
 from protofed.internal.yaml_files import read_yaml
@@ -110,6 +112,35 @@ def client_command(
             print("nothing would be refused")
         raise typer.Exit(REFUSED_CODE if refused else 0)
     raise typer.Exit(supervise.join(folder, number, data, lambda: print(f"client {number} is running", flush=True)))
+
+
+@command("export", "deploy export federation/clients/0 --id 0 --out model", group)
+def export_command(
+    folder: Dir,
+    number: Annotated[int, typer.Option("--id", help="Which client.")],
+    out: NewModel,
+    run: Annotated[
+        str | None,
+        typer.Option("--run", help="Which run, a folder in the client's memory; its last one, unless given."),
+    ] = None,
+    own: Annotated[
+        bool, typer.Option("--own", help="The client's own model, also where the server sends an averaged one.")
+    ] = False,
+    data: Annotated[
+        str | None, typer.Option("--data", help="The client's data, as for `deploy client`; client.yaml may say it.")
+    ] = None,
+    examples: Shown = 0,
+    onnx: Onnx = False,
+    as_json: Json = False,
+) -> None:
+    """Make a model of a client's last run, at the client."""
+    _need_flower()
+    from protofed.deploy.client_export import exported
+    from protofed.deploy.supervise import owner_at, place_of
+
+    refuse_existing(out)
+    owner = owner_at(place_of(folder, number), number).with_data(data)
+    write_export(exported(owner, run, own, examples), out, onnx, as_json)
 
 
 @command("run", "deploy run federation experiment.yaml", group)

@@ -14,6 +14,7 @@ from protofed.cli.common import Json, Set, command, parameters_from, refuse_exis
 from protofed.errors import misused
 
 if TYPE_CHECKING:
+    from protofed.serving.export import Exported
     from protofed.serving.onboard import Onboarding, Start
     from protofed.serving.predictor import Predictions
 
@@ -29,6 +30,15 @@ OwnMethod = Annotated[
     ),
 ]
 NewModel = Annotated[Path, typer.Option("--out", metavar="MODEL", help="New folder for the model.")]
+Shown = Annotated[
+    int,
+    typer.Option(
+        "--examples",
+        metavar="INT",
+        help="Training samples to keep with each prototype, which predict then shows: data leaves its clients.",
+    ),
+]
+Onnx = Annotated[bool, typer.Option("--onnx", help="Also write model.onnx; needs protofed[onnx].")]
 
 
 RunDir = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, complete or not.")]
@@ -52,15 +62,8 @@ def export_command(
             help="For a federation's run: samples of its classes to measure the model with; a folder, npz or dataset.",
         ),
     ] = None,
-    examples: Annotated[
-        int,
-        typer.Option(
-            "--examples",
-            metavar="INT",
-            help="Training samples to keep with each prototype, which predict then shows: data leaves its clients.",
-        ),
-    ] = 0,
-    onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx; needs protofed[onnx].")] = False,
+    examples: Shown = 0,
+    onnx: Onnx = False,
     as_json: Json = False,
 ) -> None:
     """Make a model of a run, usable without it."""
@@ -69,7 +72,13 @@ def export_command(
     from protofed.serving.export import export
 
     refuse_existing(out)
-    made = export(RunFolder.open(folder), client, data and dataset_at("--data", data), examples)
+    write_export(
+        export(RunFolder.open(folder), client, data and dataset_at("--data", data), examples), out, onnx, as_json
+    )
+
+
+def write_export(made: Exported, out: Path, onnx: bool, as_json: bool) -> None:
+    """Write a model, and say what it is."""
     made.write(out, onnx)
     card = made.predictor.card
     if as_json:

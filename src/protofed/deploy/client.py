@@ -25,6 +25,7 @@ from protofed.deploy.client_memory import SECRETS, ClientMemory, FolderMemory, l
 from protofed.deploy.events import Events
 from protofed.deploy.ledger import RunLedger, Today, check_room
 from protofed.deploy.owner import PARTS, Owner
+from protofed.deploy.received import Received
 from protofed.deploy.wire import FAILED, LARGEST, REFUSED, Packet, numbered, pack, part_of, read_book, spelt, unpack
 from protofed.engines.public_phase import PublicPhase
 from protofed.errors import RefusedError, UserError
@@ -151,7 +152,11 @@ class WarmClient:
         (group,) = run.engine.groups
         flat, largest = tensors_of(asked.data), int(self.owner.megabytes * 1e6)
         schema = Schema.of_broadcast(flat, group.own.initial, len(run.federation.classes), group.feature_size, largest)
-        return Arrived(run, Broadcast.from_flat(schema.check(flat)), clock)
+        received = Broadcast.from_flat(schema.check(flat))
+        if self.owner.memory is not None:  # a client with a folder, whose owner may export its model
+            classes, domains = (list(asked.facts[name]) for name in ("classes", "domains"))
+            Received(asked.experiment, classes, domains, clock.round + after, asked.data).keep(asked.memory)
+        return Arrived(run, received, clock)
 
     def run(self, asked: Asked) -> Run:
         """The run, in which this client is the only one: the one of the last message, if it is that."""

@@ -200,7 +200,7 @@ def _shared_pool(run: Run) -> PrototypeIndex | None:
     if found is None:
         return None
     found = Prototypes(found.vectors.float(), found.counts.float())
-    who = torch.tensor(run.history[-1].participants)
+    who = torch.tensor(run.history[-1].participants if run.history else [])  # a client does not learn whose they are
     for vectors, counts in run.broadcast.prototypes.values():
         if counts.dim() == 3 and len(counts) == len(who) and run.method.sets_are_of_clients():
             pool = PrototypeIndex.of_clients(Prototypes(vectors.float(), counts.float()), who)
