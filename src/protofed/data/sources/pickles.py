@@ -125,8 +125,8 @@ def look_through(content: bytes | IO[bytes]) -> None:
         before = code.name
 
 
-def read_pickle(path: Path | str, content: bytes) -> dict[str, Any]:
-    """The dict in a pickle, by names: arrays, lists, text and numbers."""
+def read_pickle(path: Path | str, content: bytes, by_number: bool = False) -> dict[Any, Any]:
+    """The dict in a pickle, by names, or by whole numbers: arrays, lists, text and numbers."""
     try:
         look_through(content)
         loaded = _Unpickler(io.BytesIO(content), encoding="bytes").load()
@@ -134,7 +134,10 @@ def read_pickle(path: Path | str, content: bytes) -> dict[str, Any]:
         raise damaged(path, error or type(error).__name__) from None
     if not isinstance(loaded, dict):
         raise damaged(path, f"it holds a {type(loaded).__name__}, not a dict")
-    named = {_text(name): value for name, value in loaded.items() if isinstance(name, bytes | str)}
+    if by_number:
+        named: dict[Any, Any] = {name: value for name, value in loaded.items() if type(name) is int}
+    else:
+        named = {_text(name): value for name, value in loaded.items() if isinstance(name, bytes | str)}
     return {name: value.array if isinstance(value, _Array) else value for name, value in named.items()}
 
 
