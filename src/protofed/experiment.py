@@ -464,7 +464,7 @@ def with_absolute_paths(experiment: Experiment) -> Experiment:
 
 def absolute_name(name: str) -> str:
     """A name of ours as it is; `file.py:Name`, `csv:PATH`, `federation:PATH` and the like with the whole path."""
-    if own := re.fullmatch(rf"({'|'.join(KINDS)}|federation|pfllib|indices):(.+)", name):
+    if own := re.fullmatch(rf"({'|'.join(KINDS)}|federation|indices):(.+)", name):
         return f"{own[1]}:{Path(own[2]).resolve()}"
     if code := re.fullmatch(r"(.+\.py):([\w.]+)", name):
         return f"{Path(code[1]).resolve()}:{code[2]}"

@@ -69,8 +69,7 @@ def check_split(name: str) -> None:
     if name in ("by", BY, "indices", INDICES):
         raise UserError("--split", name, "name the column or the file, as in by:label or indices:FILE.json")
     if not (name in SPLITS or name in ALIASES or name.startswith((BY, INDICES)) or is_code(name)):
-        names = (*SPLITS, *ALIASES, f"{BY}label", f"{BY}domain", f"{INDICES}FILE.json")
-        raise unknown("--split", name, names, see="protofed splits")
+        raise unknown("--split", name, SPLITS, see="protofed splits")
 
 
 def named_split(split: str | SplitFunction) -> str:
