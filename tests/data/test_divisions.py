@@ -83,7 +83,7 @@ def test_parts_are_those_of_pfllib() -> None:
     dataset = Dataset.of("flat", Samples.of(x[:half], labels[:half]), Samples.of(x[half:], labels[half:]), ["one"])
 
     def given_sizes(*_: object) -> list[torch.Tensor]:
-        return list(torch.arange(total).split(sizes))
+        return list(torch.split(torch.arange(total), sizes))
 
     SPLITS["given"] = given_sizes
     try:
