@@ -121,15 +121,15 @@ class Round(Workload):
             preparation = Preparation("pixels", (0.5,) * self.shape[0], (0.25,) * self.shape[0])
             members = [
                 Client(random_samples(self.images, self.shape, draws), pool, rows, None, preparation)
-                for _ in range(e.clients)
+                for _ in range(e.number_of_clients)
             ]
             return Federation(tuple(members), tuple("0123456789")), f"random {'×'.join(map(str, self.shape))} images"
         dataset, data = mnist(setting.data_dir, e.train_size)
         split = Split(e.split, e.alpha, e.min_size, e.balance, e.ways, e.half_width, e.shots, e.test_shots)
-        most = MNIST_WAYS if e.split == "ways" else e.clients
+        most = MNIST_WAYS if e.split == "ways" else e.number_of_clients
         parts = [
-            federate(dataset, split, min(most, e.clients - first), e.seed + first, 0.0)
-            for first in range(0, e.clients, most)
+            federate(dataset, split, min(most, e.number_of_clients - first), e.seed + first, 0.0)
+            for first in range(0, e.number_of_clients, most)
         ]
         return Federation(tuple(client for part in parts for client in part.clients), dataset.classes), data
 

@@ -35,10 +35,11 @@ OTHER: dict[str, Any] = {
     **{"label": "ill", "client_column": "ward", "domain_column": "hospital", "test_column": "when", "drop": "name,id"},
     **{"categories": "code", "missing": "-9", "fill": "drop-row"},
     **{"episode_ways": 2, "episode_shots": 1, "episodes": 60, "metrics": "f1,auc", "val_metric": "f1"},
+    **{"shards": 3, "unseen": "sketch", "test_fraction": 0.25},
     **{"checkpoint_every": 5, "width": 3, "threads": 2, "deterministic": True, "eval_every": 4, "patience": 6},
 }
 """A value for every field that is not its default, but for those that exclude another."""
-EXCLUSIVE = {"steps": ("epochs", 20), "optimiser": ("momentum", "adam")}
+EXCLUSIVE = {"steps": ("epochs", 20), "optimiser": ("momentum", "adam"), "clients_per_domain": ("clients", "3,1")}
 """What goes with the default of another field alone."""
 
 
@@ -46,6 +47,7 @@ def test_every_field_survives_yaml(tmp_path: Path) -> None:
     assert {*OTHER, *EXCLUSIVE} == set(FIELDS)
     assert all(value != FIELDS[name].default for name, value in OTHER.items())
     instead = {name: value for name, (_, value) in EXCLUSIVE.items()}
+    instead |= {"split": "domains"}
     instead |= {other: FIELDS[other].default for other, _ in EXCLUSIVE.values()}
     for values in (OTHER, OTHER | instead):
         _assert_survives(Experiment(**values), tmp_path)
@@ -79,7 +81,10 @@ def test_the_machines_options_are_those_that_change_no_result() -> None:
 
 
 EDGES: list[tuple[str, float, float, str]] = [
-    *((name, 1, 0, "1 or more") for name in ("min_size", "ways", "shots", "test_shots", "long_tail", "clients")),
+    *(
+        (name, 1, 0, "1 or more")
+        for name in ("min_size", "ways", "shots", "test_shots", "shards", "long_tail", "clients")
+    ),
     *(
         (name, 1, 0, "1 or more")
         for name in ("rounds", "epochs", "steps", "batch_size", "episode_shots", "eval_every", "patience")
@@ -89,8 +94,8 @@ EDGES: list[tuple[str, float, float, str]] = [
     *((name, 0, -1, "0 or more") for name in ("momentum", "weight_decay", "half_width", "novel", "seed")),
     *((name, 0, -1, "0 or more") for name in ("min_count", "noise")),
     *((name, 2, 1, "2 or more") for name in ("episode_ways", "episodes")),
-    *((name, 1e-300, 0, "above 0 and below 1") for name in ("attackers", "delta")),
-    *((name, 0.999, 1, "above 0 and below 1") for name in ("attackers", "delta")),
+    *((name, 1e-300, 0, "above 0 and below 1") for name in ("attackers", "delta", "test_fraction")),
+    *((name, 0.999, 1, "above 0 and below 1") for name in ("attackers", "delta", "test_fraction")),
     *(("participation", inside, outside, "above 0 and at most 1") for inside, outside in ((1e-300, 0), (1, 1.001))),
     *(("val_fraction", inside, outside, "at least 0 and below 1") for inside, outside in ((0, -0.1), (0.999, 1))),
     *(("vocabulary", inside, outside, "from 1 to 1000000") for inside, outside in ((1, 0), (10**6, 10**6 + 1))),

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 
 import yaml
 
-from protofed.errors import UserError, unknown
+from protofed.errors import UserError, missing_value, unknown
 from protofed.internal.schema import Bounds, check_type
 
 __all__ = ["Experiment"]
@@ -29,6 +29,10 @@ Group = Literal["data", "model", "training", "trust", "machine"]
 
 KINDS = ("folder", "npz", "csv", "parquet", "ts", "arff", "text")
 """Kinds of files of a user's own data; before a path, as in csv:PATH."""
+CLIENTS = 5
+"""How many clients there are where neither --clients nor the split says it."""
+BY, INDICES = "by:", "indices:"
+"""Splits that say by themselves how many clients there are: by a column's values, and as a file lists them."""
 TABLE = ("label", "client_column", "domain_column", "test_column", "drop", "categories", "missing", "fill")
 """The options that say which column of a table is what."""
 PATHS = ("data_dir", "start", "encoder")
@@ -126,7 +130,8 @@ class Experiment:
     )
     split: str = _option(
         "dirichlet",
-        "How training data is divided among clients: a name that `protofed splits` lists, or path/to/file.py:function.",
+        "How training data is divided among clients: a name that `protofed splits` lists, by:COLUMN (by:label, "
+        "by:domain), indices:FILE.json, or path/to/file.py:function.",
         "data",
     )
     alpha: float = _option(
@@ -134,11 +139,27 @@ class Experiment:
     )
     min_size: int = _option(10, "Least number of samples of a client (dirichlet, quantity).", "data", at_least=1)
     balance: bool = _option(True, "A client that has its share gets nothing of the next classes (dirichlet).", "data")
-    ways: int = _option(3, "Mean number of classes of a client (ways, ways-packed).", "data", at_least=1)
+    ways: int = _option(
+        3, "Number of classes of a client (pathological), or its mean (ways, ways-packed).", "data", at_least=1
+    )
     half_width: int = _option(2, "Classes of a client vary by so many around --ways.", "data", at_least=0)
     shots: int = _option(100, "Mean number of samples of a class at a client (ways, ways-packed).", "data", at_least=1)
     test_shots: int = _option(
         40, "Images of each of its classes in a client's own test set (ways, ways-packed).", "data", at_least=1
+    )
+    shards: int = _option(2, "Parts of the rows sorted by class that a client gets (shards).", "data", at_least=1)
+    clients_per_domain: str | None = _option(
+        None, "Clients of each domain in its order, comma-separated (domains); their sum is --clients.", "data"
+    )
+    unseen: str | None = _option(
+        None, "Domain that nobody trains on; models are also tested on it, as global/unseen/head.", "data"
+    )
+    test_fraction: float | None = _option(
+        None,
+        "Pool training and test data, divide all of it, and test each client on this part of what it holds.",
+        "data",
+        above=0,
+        below=1,
     )
     long_tail: float | None = _option(
         None, "Ratio rho of the largest to the smallest class; combines with any split.", "data", at_least=1
@@ -160,7 +181,9 @@ class Experiment:
     val_fraction: float = _option(
         0.0, "Part of each client's training data held out for validation.", "data", at_least=0, below=1
     )
-    clients: int = _option(5, "Number of clients.", "data", at_least=1)
+    clients: int | None = _option(
+        None, f"Number of clients; {CLIENTS} unless given, or what the split says.", "data", at_least=1
+    )
     participation: float = _option(
         1.0, "Part of the clients that take part in a round.", "training", above=0, at_most=1
     )
@@ -267,6 +290,13 @@ class Experiment:
         self._require("steps", either, f"give either it or --epochs, which is {self.epochs}")
         usual = self.momentum == Experiment.momentum
         self._require("momentum", usual or self.optimiser == "sgd", f"it is for --optimiser sgd, not {self.optimiser}")
+        if self.clients_per_domain is not None:
+            self._require("clients_per_domain", self.split == "domains", "it is for --split domains")
+            whole = re.fullmatch(r"[1-9]\d{0,5}(,[1-9]\d{0,5})*", self.clients_per_domain)
+            self._require("clients_per_domain", whole is not None, "give whole numbers from 1, as in 3,7,6,4")
+            total = sum(self.domain_clients or ())
+            agrees = self.clients in (None, total)
+            self._require("clients", agrees, f"--clients-per-domain gives {total}: leave --clients out")
         if self.privacy == "none":
             for name in ("clip", "noise", "epsilon", "delta"):
                 unset = getattr(self, name) == getattr(Experiment, name)
@@ -277,6 +307,31 @@ class Experiment:
     def _require(self, name: str, holds: bool, reason: str) -> None:
         if not holds:
             raise UserError(flag_of(name), getattr(self, name), reason)
+
+    @property
+    def domain_clients(self) -> tuple[int, ...] | None:
+        """How many clients each domain has, if that is said."""
+        return None if self.clients_per_domain is None else tuple(map(int, self.clients_per_domain.split(",")))
+
+    @property
+    def known_clients(self) -> int | None:
+        """How many clients there are; None where only the data says it."""
+        if self.clients is not None:
+            return self.clients
+        if self.domain_clients is not None:
+            return sum(self.domain_clients)
+        return None if self.split.startswith((BY, INDICES)) else CLIENTS
+
+    @property
+    def number_of_clients(self) -> int:
+        """How many clients there are, where somebody has to know it without the data.
+
+        Raises:
+            UserError: only the data says it.
+        """
+        if self.known_clients is None:
+            raise missing_value("--clients", f"say how many clients --split {self.split} gives: the server has no data")
+        return self.known_clients
 
     @property
     def hides_clients(self) -> bool:
@@ -331,6 +386,10 @@ class Options(TypedDict, total=False):
     half_width: int
     shots: int
     test_shots: int
+    shards: int
+    clients_per_domain: str | None
+    unseen: str | None
+    test_fraction: float | None
     long_tail: float | None
     drift: Literal["none", "sudden", "gradual"]
     drift_round: int | None
@@ -339,7 +398,7 @@ class Options(TypedDict, total=False):
     episode_shots: int
     episodes: int
     val_fraction: float
-    clients: int
+    clients: int | None
     participation: float
     start: Path | str | None
     encoder: Path | str | None
@@ -405,7 +464,7 @@ def with_absolute_paths(experiment: Experiment) -> Experiment:
 
 def absolute_name(name: str) -> str:
     """A name of ours as it is; `file.py:Name`, `csv:PATH`, `federation:PATH` and the like with the whole path."""
-    if own := re.fullmatch(rf"({'|'.join(KINDS)}|federation):(.+)", name):
+    if own := re.fullmatch(rf"({'|'.join(KINDS)}|federation|indices):(.+)", name):
         return f"{own[1]}:{Path(own[2]).resolve()}"
     if code := re.fullmatch(r"(.+\.py):([\w.]+)", name):
         return f"{Path(code[1]).resolve()}:{code[2]}"

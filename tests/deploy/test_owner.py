@@ -412,3 +412,15 @@ def test_a_broadcast_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     facts |= {"classes": list("0123456789"), "domains": ["digits"]}
     wrong = Broadcast({"other": next(iter(weights.values()))})
     assert refusal(at(tmp_path), pack(facts, wrong)) == "the model has no weights/other"
+
+
+def test_a_server_names_no_file_of_rows(tmp_path: Path) -> None:
+    """Rows in a file would be opened here; a client for each class needs none."""
+    owner = Owner(id=0)
+    (tmp_path / "rows.json").write_text("[[0], [1]]")
+    named = replace(BASE, split=f"indices:{tmp_path / 'rows.json'}")
+    assert any("a server names no path" in one for one in owner.objections(named))
+    assert owner.objections(replace(BASE, split="by:label")) == []
+    mine = replace(owner, data=f"folder:{tmp_path}")
+    for option in ({"unseen": "sketch"}, {"test_fraction": 0.5}):
+        assert any("its own data is trained on whole" in one for one in mine.objections(replace(BASE, **option)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -45,7 +46,8 @@ def two_domains() -> Federation:
         keep = (client.train.labels != k).nonzero().flatten()
         own = client.own[client.pool.labels[client.own] != k]
         fewer.append(Client(client.train.take(keep), client.pool, own, client.validation, client.preparation))
-    return Federation(tuple(fewer), tuple(names), ("plain", "negative"))
+    dark = replace(dataset.test.take(torch.arange(0, 120, 3)), x=dataset.test.x[::3] // 2)  # nobody trains on such
+    return Federation(tuple(fewer), tuple(names), ("plain", "negative"), unseen=dark)
 
 
 @cache
@@ -97,9 +99,11 @@ def slow_answers(run: Run, model: str) -> Iterator[Answered]:
             "own": client.pool.take(client.own),
             "all": client.pool.take(everything),
             "domain": client.pool.take((client.pool.domains == client.train.domains[0]).nonzero().flatten()),
+            "unseen": run.federation.unseen,
             "val": client.validation,
         }
         for test, samples in tests.items():
+            assert samples is not None
             features, logits = outputs(samples)
             answers = {"head": [int(np.argmax(row.numpy())) for row in logits]}
             if sets:
@@ -153,7 +157,7 @@ def test_there_is_a_global_model_only_where_all_weights_are_sent() -> None:
 
 
 def test_class_means_of_own_data_are_marked_as_a_diagnostic() -> None:
-    names = ["own/own/nearest", "own/all/nearest", "own/domain/nearest", "own/val/nearest"]
+    names = ["own/own/nearest", "own/all/nearest", "own/domain/nearest", "own/unseen/nearest", "own/val/nearest"]
     for method in ("local", "fedavg"):
         marked = played(method).history[-1].diagnostic
         assert set(marked) == {*names, "own/own/nearest-own", "own/val/nearest-own"}
@@ -302,5 +306,6 @@ def test_the_averaged_model_is_asked_once_however_many_clients_there_are(
     assert isinstance(run.clients, LocalClients)
     monkeypatch.setattr(run.clients.evaluator, "validates", False)
     run.clients.evaluate(run.broadcast)
-    pool = len(run.federation.clients[0].pool)
+    assert run.federation.unseen is not None
+    pool = len(run.federation.clients[0].pool) + len(run.federation.unseen)
     assert images == {"own": 4 * pool, "global": pool}

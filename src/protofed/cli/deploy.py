@@ -25,7 +25,7 @@ from protofed.cli.common import (
 )
 from protofed.cli.serving import NewModel, Onnx, Shown, write_export
 from protofed.errors import misused
-from protofed.experiment import Experiment
+from protofed.experiment import CLIENTS, Experiment
 from protofed.internal.yaml_files import read_yaml
 from protofed.server.round import Round
 
@@ -104,7 +104,7 @@ def client_command(
     if explain is not None:
         from protofed.deploy.explain import explained
 
-        asked = {"clients": max(Experiment.clients, number + 1), **read_yaml(explain)}
+        asked = {"clients": max(CLIENTS, number + 1), **read_yaml(explain)}
         refused = explained(folder, number, data, Experiment.from_mapping(asked))
         for line in refused:
             print(f"refused: {line}")

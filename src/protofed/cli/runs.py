@@ -197,12 +197,19 @@ def resume_command(
 def split_command(
     flags: Mapping[str, Any],
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="New PNG file for the heat map. [default: split.png]")
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="New file: a PNG for the heat map, or a JSON for the rows, which --split indices:FILE reads. "
+            "[default: split.png]",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show who holds what, as a table and a heat map."""
-    from protofed.data.build import federation_of
+    """Show who holds what, as a table and a heat map, or write which rows are whose."""
+    from protofed.data.build import division_of, federation_of
+    from protofed.data.index_files import write_division
     from protofed.report.split_heatmap import heat_map
     from protofed.report.terminal import split_table
 
@@ -211,11 +218,17 @@ def split_command(
     out = out or Path("split.png")  # a picture that the next look may replace
     if not out.parent.is_dir():
         raise UserError("--out", str(out), f"there is no folder {out.parent}")
-    federation = federation_of(Experiment.from_mapping(flags))
+    experiment = Experiment.from_mapping(flags)
+    division = division_of(experiment) if out.suffix == ".json" else None  # refuses what has no rows
+    federation = federation_of(experiment)
     if as_json:
         print(json.dumps({"classes": federation.classes, "counts": federation.counts.tolist()}))
     else:
         split_table(federation).print()
+    if division is not None:
+        write_division(division, out)
+        print(f"rows: {out}; read them again with --split indices:{out}", file=sys.stderr)
+        return
     heat_map(federation.counts, federation.classes, out)
     print(f"heat map: {out}", file=sys.stderr)
 

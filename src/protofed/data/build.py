@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from protofed.data.augmentation import IMAGENET
 from protofed.data.drift import Drift, gradual, sudden
-from protofed.data.federation import Federation, federate, join
+from protofed.data.federation import Federation, divide, federate, join
 from protofed.data.federation_file import is_federation, named_federation
+from protofed.data.index_files import Division
 from protofed.data.loading import is_made, is_table, load, made_data
 from protofed.data.preparation import Preparation
 from protofed.data.samples import Dataset, is_picture
@@ -20,7 +22,7 @@ from protofed.data.sources.tables import TableOptions
 from protofed.data.splits import Split, check_split
 from protofed.data.text_encoding import Tokenising
 from protofed.errors import UserError
-from protofed.experiment import Experiment
+from protofed.experiment import BY, INDICES, Experiment, flag_of
 from protofed.randomness import key
 
 
@@ -49,9 +51,31 @@ def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = Non
         return _own(experiment, made)
     check_split(experiment.split)
     names = experiment.dataset.split("+")
-    if not any(map(is_table, names)):
-        TableOptions.of(experiment).check_unused(experiment.dataset)
-    split = Split(
+    _check_options(experiment, names)
+    split, parts = split_of(experiment), []
+    for number, name in enumerate(names):
+        share = experiment.known_clients
+        if share is not None and len(names) > 1:
+            share = (share + len(names) - 1 - number) // len(names)
+        dataset = divided_dataset(experiment, name, encoder)
+        parts.append(federate(dataset, split, share, experiment.seed, experiment.val_fraction))
+    federation = parts[0] if len(parts) == 1 else join(parts)
+    return _prepared_clients(experiment, federation) if experiment.normalise == "client" else federation
+
+
+def division_of(experiment: Experiment) -> Division:
+    """Which rows of an experiment's dataset are whose, as `indices:FILE` reads them."""
+    check_split(experiment.split)
+    if "+" in experiment.dataset or is_federation(experiment.dataset):
+        raise UserError("--dataset", experiment.dataset, "rows are written of one dataset that is divided")
+    _check_options(experiment, [experiment.dataset])
+    dataset = divided_dataset(experiment, experiment.dataset, None)
+    return divide(dataset, split_of(experiment), experiment.known_clients, experiment.seed)
+
+
+def split_of(experiment: Experiment) -> Split:
+    """How an experiment divides its data."""
+    return Split(
         name=experiment.split,
         alpha=experiment.alpha,
         min_size=experiment.min_size,
@@ -61,28 +85,54 @@ def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = Non
         shots=experiment.shots,
         test_shots=experiment.test_shots,
         rho=experiment.long_tail,
+        shards=experiment.shards,
+        per_domain=experiment.domain_clients,
+        test_fraction=experiment.test_fraction,
     )
-    if experiment.clients < len(names):
-        raise UserError("--clients", experiment.clients, f"{len(names)} datasets need at least as many clients")
-    if experiment.novel and len(names) > 1:
+
+
+def divided_dataset(experiment: Experiment, name: str, encoder: FeatureExtractor | None) -> Dataset:
+    """One of an experiment's datasets as it is divided: without novel classes and the unseen domain."""
+    dataset = dataset_of(experiment, name, experiment.train_size, encoder).keep_out(experiment.novel)
+    dataset = dataset.leave_out(experiment.unseen)
+    how = "imagenet" if experiment.augment == "rethinkfl" else experiment.normalise
+    dataset = dataclasses.replace(dataset, preparation=_prepared(dataset.train.x, dataset.preparation, how))
+    if encoder is not None:
+        dataset = encoder.dataset(dataset)
+    check_augment(experiment, dataset.train.x)
+    return dataset
+
+
+def _check_options(experiment: Experiment, names: Sequence[str]) -> None:
+    """Refuse options that these datasets, or several, have no use for."""
+    tables = any(map(is_table, names))
+    column = experiment.split.removeprefix(BY) if experiment.split.startswith(BY) else "label"
+    if not tables and column not in ("label", "domain"):
+        why = f"columns are of tables, and {experiment.dataset} is none"
+        raise UserError("--split", experiment.split, why, hint="by:label, or by:domain where it has domains")
+    if not tables:
+        TableOptions.of(experiment).check_unused(experiment.dataset)
+    if len(names) == 1:
+        return
+    if experiment.split.startswith((BY, INDICES)):
+        raise UserError("--split", experiment.split, "it divides one dataset, not several")
+    if (clients := experiment.known_clients) is not None and clients < len(names):
+        raise UserError("--clients", clients, f"{len(names)} datasets need at least as many clients")
+    for flag, value in (("--unseen", experiment.unseen), ("--clients-per-domain", experiment.clients_per_domain)):
+        if value is not None:
+            raise UserError(flag, value, "it is about the domains of one dataset, not of several")
+    if experiment.novel:
         raise UserError("--novel", experiment.novel, "the classes of one dataset may be novel, not of several")
-    parts = []
-    for number, name in enumerate(names):
-        share = (experiment.clients + len(names) - 1 - number) // len(names)
-        dataset = dataset_of(experiment, name, experiment.train_size, encoder).keep_out(experiment.novel)
-        how = "imagenet" if experiment.augment == "rethinkfl" else experiment.normalise
-        dataset = dataclasses.replace(dataset, preparation=_prepared(dataset.train.x, dataset.preparation, how))
-        if encoder is not None:
-            dataset = encoder.dataset(dataset)
-        check_augment(experiment, dataset.train.x)
-        parts.append(federate(dataset, split, share, experiment.seed, experiment.val_fraction))
-    federation = parts[0] if len(parts) == 1 else join(parts)
-    return _prepared_clients(experiment, federation) if experiment.normalise == "client" else federation
 
 
 def _own(experiment: Experiment, own: Federation) -> Federation:
     """A federation of the user's own, which is not divided any more."""
     TableOptions.of(experiment).check_unused(experiment.dataset)
+    for name in ("unseen", "test_fraction", "clients_per_domain"):
+        if getattr(experiment, name) is not None:
+            raise UserError(flag_of(name), getattr(experiment, name), "your own federation is divided already")
+    if experiment.split.startswith((BY, INDICES)):
+        raise UserError("--split", experiment.split, "your own federation is divided already")
     return _prepared_clients(experiment, own.holding_out(experiment.val_fraction, experiment.seed))
 
 
@@ -145,6 +195,10 @@ def drift_of(experiment: Experiment, encoder: FeatureExtractor | None = None) ->
         return None
     if is_federation(experiment.dataset):
         raise UserError("--drift", experiment.drift, "what the clients of your own federation hold stays as it is")
+    if experiment.split.startswith((BY, INDICES)) or experiment.test_fraction is not None:
+        which = "--test-fraction" if experiment.test_fraction is not None else f"--split {experiment.split}"
+        why = "what was tested would be trained on" if experiment.test_fraction else "another seed gives the same"
+        raise UserError("--drift", experiment.drift, f"with {which} {why}")
     rounds = experiment.rounds
     if experiment.drift == "sudden":
         shares = sudden(rounds, experiment.drift_round or rounds // 2 + 1)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from protofed.data.federation import Client, Federation
-from protofed.data.samples import Samples
+from protofed.data.samples import joined
 from protofed.randomness import generator
 
 
@@ -54,7 +54,7 @@ def _mixed(k: int, old: Client, new: Client, share: float, seed: int) -> Client:
     parts = [(old, 1 - share, "old"), (new, share, "new")]
     train = [client.train.take(_some(len(client.train), part, seed, "train", age, k)) for client, part, age in parts]
     own = [client.own[_some(len(client.own), part, seed, "own", age, k)] for client, part, age in parts]
-    return replace(old, train=_joined(train), own=_united(own))
+    return replace(old, train=joined(train), own=_united(own))
 
 
 def _some(size: int, part: float, *address: int | str) -> Tensor:
@@ -64,8 +64,3 @@ def _some(size: int, part: float, *address: int | str) -> Tensor:
 
 def _united(rows: Sequence[Tensor]) -> Tensor:
     return torch.tensor(sorted({row for part in rows for row in part.tolist()}))
-
-
-def _joined(parts: Sequence[Samples]) -> Samples:
-    columns = ((part.x, part.labels, part.domains) for part in parts)
-    return Samples(*(torch.cat(column) for column in zip(*columns, strict=True)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,10 +12,12 @@ import torch
 from torch import Tensor
 
 from protofed.data.encodings import Encoding
+from protofed.data.index_files import Division
 from protofed.data.preparation import Preparation
-from protofed.data.samples import Dataset, Samples, check
-from protofed.data.splits import TESTED_BY_SHOTS, Split, cut, draw, group
+from protofed.data.samples import Dataset, Samples, check, joined
+from protofed.data.splits import TESTED_BY_SHOTS, Split, cut, draw, group, listed_rows
 from protofed.errors import UserError, listed
+from protofed.experiment import BY, INDICES
 from protofed.internal.higher import ask
 from protofed.randomness import generator
 
@@ -97,6 +100,7 @@ class Federation:
         size: how many clients there are in all then.
         sizes: then the training samples of each class over all clients [C], where they are known.
         encoding: how records of a file became samples; see `Dataset`.
+        unseen: test samples of a domain that nobody trains on; None without any.
 
     Raises:
         UserError: there is no client, a number has no name, or `own` does not name rows of the pool.
@@ -119,6 +123,7 @@ class Federation:
     size: int | None = None
     sizes: Tensor | None = None
     encoding: Encoding | None = None
+    unseen: Samples | None = None
 
     def __repr__(self) -> str:
         samples = sum(len(client.train) for client in self.clients)
@@ -139,8 +144,9 @@ class Federation:
             for samples in (client.train, client.pool, client.validation):
                 if samples is not None:
                     check(samples, self.classes, self.domains, client.preparation)
-            if self.novel is not None and self.novel.x.shape[1:] != client.train.x.shape[1:]:
-                raise UserError("novel", list(self.novel.x.shape), "its samples must be of the clients' shape")
+            for name, others in (("novel", self.novel), ("unseen", self.unseen)):
+                if others is not None and others.x.shape[1:] != client.train.x.shape[1:]:
+                    raise UserError(name, list(others.x.shape), "its samples must be of the clients' shape")
             if not len(client.own) or not 0 <= int(client.own.min()) <= int(client.own.max()) < len(client.pool):
                 raise UserError("own", client.own.tolist(), f"give rows of the pool, from 0 to {len(client.pool) - 1}")
 
@@ -194,7 +200,7 @@ class Federation:
         return self.counts.sum(0) if self.numbers is None else self.sizes
 
 
-def federate(dataset: Dataset, split: Split, clients: int, seed: int, val_fraction: float) -> Federation:
+def federate(dataset: Dataset, split: Split, clients: int | None, seed: int, val_fraction: float) -> Federation:
     """Divide a dataset among clients.
 
     Each client gets a test set with its own distribution and, if asked for, validation samples.
@@ -202,12 +208,13 @@ def federate(dataset: Dataset, split: Split, clients: int, seed: int, val_fracti
     Args:
         dataset: what is divided.
         split: how it is divided.
-        clients: the number of clients, N.
+        clients: the number of clients, N; None where the split says it (`by:COLUMN`, `indices:FILE`).
         seed: the seed of all draws.
         val_fraction: the part of each client's training samples that is held out for validation; from 0 to below 1.
 
     Returns:
-        The N clients; all share the dataset's test samples as their pool.
+        The N clients; all share the dataset's test samples as their pool, or all that clients test on where training
+        and test samples are pooled.
 
     Raises:
         UserError: the dataset cannot be divided like that.
@@ -221,23 +228,97 @@ def federate(dataset: Dataset, split: Split, clients: int, seed: int, val_fracti
     """
     if not 0 <= val_fraction < 1:
         raise UserError("--val-fraction", val_fraction, "it must be at least 0 and below 1")
-    parts = cut(dataset, split, clients, seed)
+    division = divide(dataset, split, clients, seed)
+    assert division.test is not None  # divide says all
+    train, pool, own = dataset.train, dataset.test, list(division.test)
+    if division.pooled:
+        train = everything(dataset)
+        rows, places = torch.unique(torch.cat(own), return_inverse=True)
+        pool, own = train.take(rows), list(places.split([len(one) for one in own]))
+    members = []
+    for k, (rows, tested) in enumerate(zip(division.train, own, strict=True)):
+        mine, validation = _hold_out(replace(train.take(rows), holders=None), val_fraction, seed, k)
+        members.append(Client(mine, pool, tested, validation, dataset.preparation))
+    return Federation(
+        tuple(members),
+        dataset.classes,
+        dataset.domains,
+        dataset.novel,
+        encoding=dataset.encoding,
+        unseen=dataset.unseen,
+    )
+
+
+def divide(dataset: Dataset, split: Split, clients: int | None, seed: int) -> Division:
+    """Say which rows of a dataset each client trains on, and which it is tested on as its own test set.
+
+    Args:
+        dataset: what is divided.
+        split: how it is divided.
+        clients: the number of clients; None where the split says it.
+        seed: the seed of all draws.
+
+    Returns:
+        The rows, those for testing too; `write_division` writes them.
+
+    Raises:
+        UserError: the dataset cannot be divided like that.
+    """
+    if split.name.startswith(INDICES):
+        said = listed_rows(dataset, split, clients)
+        return said if said.test is not None else replace(said, test=_own_tests(dataset, split, said.train, seed))
+    if split.test_fraction is None:
+        train = cut(dataset, split, clients, seed)
+        return Division(train, _own_tests(dataset, split, train, seed))
+    pooled = replace(dataset, train=everything(dataset))
+    halves = [_part(rows, split.test_fraction, seed, k) for k, rows in enumerate(cut(pooled, split, clients, seed))]
+    return Division([train for train, _ in halves], [test for _, test in halves], pooled=True)
+
+
+def everything(dataset: Dataset) -> Samples:
+    """Its training samples, then its test samples."""
+    pooled = joined([dataset.train, dataset.test])
+    if dataset.train.holders is None or dataset.test.holders is None:
+        return pooled
+    return replace(pooled, holders=torch.cat([dataset.train.holders, dataset.test.holders]))
+
+
+def _part(rows: Tensor, fraction: float, seed: int, k: int) -> tuple[Tensor, Tensor]:
+    """Rows to train on, rounded down as PFLlib does, and the rest to test on; at least one of each."""
+    if len(rows) < 2:
+        why = f"client {k} holds a single sample, which cannot be trained on and tested"
+        raise UserError("--test-fraction", fraction, why, hint="raise --min-size, or lower --clients")
+    size = min(max(1, math.floor((1 - fraction) * len(rows) + 1e-9)), len(rows) - 1)
+    order = torch.randperm(len(rows), generator=generator(seed, "test-fraction", k))
+    return rows[order[:size].sort().values], rows[order[size:].sort().values]
+
+
+def _own_tests(dataset: Dataset, split: Split, parts: Sequence[Tensor], seed: int) -> list[Tensor]:
+    """The test rows of each client's own test set, by the rule of the split."""
     scale = len(dataset.test) / sum(len(rows) for rows in parts)
     number = len(dataset.classes) * len(dataset.domains)
     pool = group(_cells(dataset.test, dataset), number)
-    members = []
+    found = []
     for k, rows in enumerate(parts):
-        everything = dataset.train.take(rows)
-        if split.name in TESTED_BY_SHOTS:
-            own = _own_slice(everything, dataset.test, k, split.test_shots)
-        else:
-            held = torch.bincount(_cells(everything, dataset), minlength=number)
-            own = _own(held, pool, scale, generator(seed, "own-test", k))
+        held = dataset.train.take(rows)
+        own = _of_holder(held, dataset.test) if split.name.startswith(BY) else None
+        if own is None and split.name in TESTED_BY_SHOTS:
+            own = _own_slice(held, dataset.test, k, split.test_shots)
+        elif own is None:
+            counts = torch.bincount(_cells(held, dataset), minlength=number)
+            own = _own(counts, pool, scale, generator(seed, "own-test", k))
         if not len(own):
             raise UserError("test set", dataset.name, f"it holds no sample of the classes and domains of client {k}")
-        train, validation = _hold_out(everything, val_fraction, seed, k)
-        members.append(Client(train, dataset.test, own, validation, dataset.preparation))
-    return Federation(tuple(members), dataset.classes, dataset.domains, dataset.novel, encoding=dataset.encoding)
+        found.append(own)
+    return found
+
+
+def _of_holder(held: Samples, pool: Samples) -> Tensor | None:
+    """The test rows of whose column has the client's value, if there are any."""
+    if held.holders is None or pool.holders is None:
+        return None
+    rows = (pool.holders == held.holders[0]).nonzero().flatten()
+    return rows if len(rows) else None
 
 
 def _cells(samples: Samples, dataset: Dataset) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from protofed.data.encodings import Encoding
 from protofed.data.preparation import Preparation
-from protofed.errors import UserError, listed
+from protofed.errors import UserError, listed, unknown
 
 LARGEST = 2**24
 """Numbers of a sample that a model sees."""
@@ -28,6 +28,7 @@ class Samples:
             features [n, features], series [n, channels, steps], token ids [n, length] with 0 for padding.
         labels: class numbers [n], int64.
         domains: domain numbers [n], int64.
+        holders: numbers of whose each sample is [n], int64, where a column says it.
 
     Raises:
         UserError: a tensor is of another dtype or shape, or a number is negative.
@@ -45,6 +46,7 @@ class Samples:
     x: Tensor
     labels: Tensor
     domains: Tensor
+    holders: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.x.dtype not in DTYPES or self.x.dim() < 2 or 0 in self.x.shape[1:]:
@@ -67,7 +69,14 @@ class Samples:
 
     def take(self, rows: Tensor) -> Samples:
         """Take these rows, in this order."""
-        return Samples(self.x[rows], self.labels[rows], self.domains[rows])
+        holders = None if self.holders is None else self.holders[rows]
+        return Samples(self.x[rows], self.labels[rows], self.domains[rows], holders)
+
+
+def joined(parts: Sequence[Samples]) -> Samples:
+    """Samples of one kind, one after the other; whose they are is not kept."""
+    columns = ((part.x, part.labels, part.domains) for part in parts)
+    return Samples(*(torch.cat(column) for column in zip(*columns, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +92,7 @@ class Dataset:
         preparation: what happens to samples before a model sees them.
         novel: samples of classes that are not among `classes`, for few-shot episodes; None without any.
         encoding: how records of a file became samples, which new ones go through too; None for pictures and tensors.
+        unseen: test samples of a domain that nobody trains on; None without any.
 
     Raises:
         UserError: there are no samples, a number has no name or is not finite, or the preparation does not fit.
@@ -104,6 +114,7 @@ class Dataset:
     preparation: Preparation
     novel: Samples | None = None
     encoding: Encoding | None = None
+    unseen: Samples | None = None
 
     def __post_init__(self) -> None:
         if self.train.x.shape[1:] != self.test.x.shape[1:] or self.train.x.dtype != self.test.x.dtype:
@@ -141,6 +152,32 @@ class Dataset:
         train, test = (part.take((part.labels < left).nonzero().flatten()) for part in (self.train, self.test))
         novel = self.test.take((self.test.labels >= left).nonzero().flatten())
         return replace(self, train=train, test=test, classes=self.classes[:left], novel=novel)
+
+    def leave_out(self, domain: str | None) -> Dataset:
+        """Leave a domain out of training; its test samples become `unseen`."""
+        if domain is None:
+            return self
+        if len(self.domains) < 2:
+            raise UserError("--unseen", domain, f"{self.name} has no domains")
+        if domain not in self.domains:
+            raise unknown("--unseen", domain, self.domains)
+        number = self.domains.index(domain)
+        unseen = self.test.take((self.test.domains == number).nonzero().flatten())
+        if not len(unseen):
+            raise UserError("--unseen", domain, f"{self.name} has no test samples of it")
+        train, test = (_without(part, number) for part in (self.train, self.test))
+        for what, part in (("training", train), ("test", test)):
+            if not len(part):
+                raise UserError("--unseen", domain, f"{self.name} has no {what} samples of another domain")
+        left = tuple(name for name in self.domains if name != domain)
+        unseen = replace(unseen, domains=torch.zeros_like(unseen.domains))
+        return replace(self, train=train, test=test, domains=left, unseen=unseen)
+
+
+def _without(samples: Samples, domain: int) -> Samples:
+    """The samples of the other domains, whose numbers close the gap."""
+    rest = samples.take((samples.domains != domain).nonzero().flatten())
+    return replace(rest, domains=rest.domains - (rest.domains > domain).long())
 
 
 def check(

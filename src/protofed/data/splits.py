@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,9 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from protofed.data.index_files import Division, check_rows, read_division
 from protofed.data.samples import Dataset
 from protofed.data.sources.catalogue import DATASETS
 from protofed.errors import UserError, listed, unknown
+from protofed.experiment import BY, INDICES
 from protofed.internal.plugins import is_code, load_code, name_of
 from protofed.randomness import generator
 
@@ -29,11 +32,15 @@ class Split:
         alpha: the concentration of Dirichlet draws, small is uneven (dirichlet, nid1, quantity).
         min_size: the least number of training images of a client (dirichlet, quantity).
         balance: whether a client that holds its share already gets nothing of the next classes (dirichlet).
-        ways: the mean number of classes of a client (ways, ways-packed).
+        ways: the number of classes of a client (pathological), or its mean (ways, ways-packed).
         half_width: by how many the numbers of classes, and of images of a class, vary (ways, ways-packed).
         shots: the mean number of images of a class at a client (ways, ways-packed).
         test_shots: images of each of its classes in a client's own test set (ways, ways-packed).
         rho: of a long tail, cut first: the first class has this many times the images of the last; None for none.
+        shards: how many parts of the rows sorted by class a client gets (shards).
+        per_domain: how many clients each domain has (domains); as equal numbers as can be unless given.
+        test_fraction: the part of what a client holds of all samples, pooled, that is its own test set; None where
+            training and test samples stay apart.
 
     Example:
         >>> from dataclasses import replace
@@ -52,11 +59,16 @@ class Split:
     shots: int
     test_shots: int
     rho: float | None = None
+    shards: int = 2
+    per_domain: tuple[int, ...] | None = None
+    test_fraction: float | None = None
 
 
 def check_split(name: str) -> None:
     """Refuse the name of a split that there is not, before any data is read; code is only run to divide data."""
-    if name not in SPLITS and not is_code(name):
+    if name in ("by", BY, "indices", INDICES):
+        raise UserError("--split", name, "name the column or the file, as in by:label or indices:FILE.json")
+    if not (name in SPLITS or name in ALIASES or name.startswith((BY, INDICES)) or is_code(name)):
         raise unknown("--split", name, SPLITS, see="protofed splits")
 
 
@@ -69,20 +81,58 @@ def named_split(split: str | SplitFunction) -> str:
     return name_of(split, getattr(split, "__name__", type(split).__name__))
 
 
-def cut(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor]:
-    """The training rows of each client, disjoint and none empty; the long tail, if any, is cut first."""
+def cut(dataset: Dataset, split: Split, clients: int | None, seed: int) -> list[Tensor]:
+    """The training rows of each client, disjoint and none empty; the long tail, if any, is cut first.
+
+    `clients` may be None where the split says how many there are, and must agree with it where both do.
+    """
     check_split(split.name)
     kept = torch.arange(len(dataset.train))
     if split.rho is not None:
         kept = long_tail(dataset.train.labels, len(dataset.classes), split.rho, seed)
         dataset = replace(dataset, train=dataset.train.take(kept))
-    if not 1 <= clients <= len(kept):
+    if split.name.startswith(BY):
+        parts: Sequence[Tensor] = by(dataset, split)
+        check_number(split.name, clients, len(parts))
+        return [kept[rows] for rows in parts]
+    if split.per_domain is not None:
+        clients = sum(split.per_domain)
+    if clients is None or not 1 <= clients <= len(kept):
         raise UserError("--clients", clients, f"it must be from 1 to {len(kept)}, the number of training images")
-    divide = SPLITS.get(split.name) or load_code("--split", split.name)
+    name = ALIASES.get(split.name, split.name)
+    divide = SPLITS.get(name) or load_code("--split", name)
     parts = divide(dataset, split, clients, seed)
-    if split.name not in SPLITS:
-        _check_parts(split.name, parts, clients, len(kept))
+    if name not in SPLITS:
+        _check_parts(name, parts, clients, len(kept))
     return [kept[rows] for rows in parts]
+
+
+def listed_rows(dataset: Dataset, split: Split, clients: int | None) -> Division:
+    """What the file of `indices:FILE` says, checked against the dataset."""
+    for flag, value in (("--long-tail", split.rho), ("--test-fraction", split.test_fraction)):
+        if value is not None:
+            raise UserError(flag, value, f"{split.name} says which rows are whose")
+    division = read_division(split.name)
+    check_rows(split.name, division, len(dataset.train), len(dataset.test))
+    check_number(split.name, clients, division.clients)
+    return division
+
+
+def check_number(name: str, clients: int | None, said: int) -> None:
+    """Refuse a number of clients that is not the one that the split says."""
+    if clients not in (None, said):
+        raise UserError("--clients", clients, f"{name} has {said}", hint="leave --clients out")
+
+
+def by(dataset: Dataset, split: Split) -> list[Tensor]:
+    """A client for each class, each domain or each value of a column, in their order."""
+    column = split.name.removeprefix(BY)
+    if column == "domain" and len(dataset.domains) < 2:
+        raise _no_domains(split.name, dataset)
+    numbers = {"label": dataset.train.labels, "domain": dataset.train.domains}.get(column, dataset.train.holders)
+    if numbers is None:
+        raise UserError("--split", split.name, f"{dataset.name} has no column", hint="give by:label or by:domain")
+    return [rows for rows in group(numbers, int(numbers.max()) + 1) if len(rows)]
 
 
 def _check_parts(name: str, parts: object, clients: int, total: int) -> None:
@@ -233,24 +283,67 @@ def _draw_ways(split: Split, classes: int, least: int, most: int, rng: torch.Gen
     return number, _uniform(least, most, rng)
 
 
-def domains(dataset: Dataset, _: Split, clients: int, seed: int) -> list[Tensor]:
-    """Every client holds one domain: client k the domain k modulo their number; equal shuffled parts within one."""
+def domains(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor]:
+    """Every client holds one domain: client k the domain k modulo their number; equal shuffled parts within one.
+
+    With `per_domain` the clients of the first domain come first, as many as it says, then those of the second.
+    """
     number = len(dataset.domains)
     if number < 2:
-        having = listed([name for name, source in DATASETS.items() if source.domains])
-        raise UserError("--split", "domains", f"{dataset.name} has no domains", hint=f"datasets that have: {having}")
-    if clients < number:
+        raise _no_domains("domains", dataset)
+    if clients < number and split.per_domain is None:
         raise UserError("--clients", clients, f"it must be at least {number}, the number of domains of {dataset.name}")
+    members_of = [range(d, clients, number) for d in range(number)]
+    if split.per_domain is not None:
+        if len(split.per_domain) != number:
+            why = f"{dataset.name} has {number} domains to train on: {listed(dataset.domains)}"
+            raise UserError("--clients-per-domain", ",".join(map(str, split.per_domain)), why)
+        ends = list(itertools.accumulate(split.per_domain))
+        members_of = [range(end - size, end) for end, size in zip(ends, split.per_domain, strict=True)]
     parts = [torch.empty(0)] * clients
-    for d, name in enumerate(dataset.domains):
+    for d, (name, members) in enumerate(zip(dataset.domains, members_of, strict=True)):
         rows = (dataset.train.domains == d).nonzero().flatten()
-        members = range(d, clients, number)
         if len(rows) < len(members):
             raise UserError("--clients", clients, f"domain {name!r} has {len(rows)} images for {len(members)} clients")
         order = torch.randperm(len(rows), generator=generator(seed, "split", "domains", d))
         for k, part in zip(members, rows[order].tensor_split(len(members)), strict=True):
             parts[k] = part
     return parts
+
+
+def _no_domains(name: str, dataset: Dataset) -> UserError:
+    having = listed([name for name, source in DATASETS.items() if source.domains])
+    return UserError("--split", name, f"{dataset.name} has no domains", hint=f"datasets that have: {having}")
+
+
+def pathological(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor]:
+    """Every client has `ways` classes, drawn for each; the rows of a class are divided equally among its clients."""
+    classes = len(dataset.classes)
+    if not 1 <= split.ways <= classes:
+        raise UserError("--ways", split.ways, f"it must be from 1 to {classes}, the classes of {dataset.name}")
+    rng = generator(seed, "split", "pathological")
+    chosen = [torch.randperm(classes, generator=rng)[: split.ways].tolist() for _ in range(clients)]
+    parts: list[list[Tensor]] = [[] for _ in range(clients)]
+    for c, rows in enumerate(group(dataset.train.labels, classes)):
+        members = [k for k in range(clients) if c in chosen[k]]
+        if len(rows) < len(members):
+            why = f"class {dataset.classes[c]!r} has {len(rows)} images for {len(members)} clients"
+            raise UserError("--clients", clients, why)
+        order = torch.randperm(len(rows), generator=rng)
+        for k, part in zip(members, rows[order].tensor_split(max(len(members), 1)), strict=False):
+            parts[k].append(part)
+    return [torch.cat(part) for part in parts]
+
+
+def shards(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor]:
+    """FedAvg's split: rows sorted by class and cut into equal parts, of which each client gets `shards` at random."""
+    total = split.shards * clients
+    if not 1 <= split.shards <= len(dataset.train) // clients:
+        why = f"it must be from 1 to {len(dataset.train) // clients} ({len(dataset.train)} images, {clients} clients)"
+        raise UserError("--shards", split.shards, why)
+    pieces = dataset.train.labels.argsort(stable=True).tensor_split(total)
+    order = torch.randperm(total, generator=generator(seed, "split", "shards")).view(clients, split.shards)
+    return [torch.cat([pieces[place] for place in places]) for places in order.tolist()]
 
 
 def quantity(dataset: Dataset, split: Split, clients: int, seed: int) -> list[Tensor]:
@@ -306,6 +399,8 @@ SPLITS: dict[str, SplitFunction] = {
     "domains": domains,
     "quantity": quantity,
     "nid2": nid2,
+    "pathological": pathological,
+    "shards": shards,
 }
 """Name the ways to divide a dataset; a new one is a function and a line here.
 
@@ -315,8 +410,15 @@ own needs no line here: pass it as `split=`, or name it, `--split path/to/file.p
 Example:
     >>> from protofed.data import SPLITS
     >>> list(SPLITS)
-    ['iid', 'dirichlet', 'nid1', 'ways', 'ways-packed', 'domains', 'quantity', 'nid2']
+    ['iid', 'dirichlet', 'nid1', 'ways', 'ways-packed', 'domains', 'quantity', 'nid2', 'pathological', 'shards']
 """
+ALIASES = {
+    "IidPartitioner": "iid",
+    "DirichletPartitioner": "dirichlet",
+    "PathologicalPartitioner": "pathological",
+    "ShardPartitioner": "shards",
+}
+"""Names that flwr-datasets gives to the same rules; docs/splits.md says with which of its arguments."""
 TESTED_BY_SHOTS = ("ways", "ways-packed")
 """Splits whose clients test on --test-shots images of each of their classes; others on a share like their own."""
 

@@ -73,7 +73,8 @@ class Asked:
         number, who = self.facts["clock"]
         if type(number) is not int or not 0 <= number < self.experiment.rounds:
             raise RefusedError(f"round {number!r}: the experiment has {self.experiment.rounds}")
-        return Clock(number, self.experiment.rounds, tuple(who), self.experiment.clients, self.experiment.seed)
+        clients, seed = self.experiment.number_of_clients, self.experiment.seed
+        return Clock(number, self.experiment.rounds, tuple(who), clients, seed)
 
 
 class Arrived(NamedTuple):
@@ -262,7 +263,7 @@ def federation_here(experiment: Experiment, owner: Owner) -> Federation:
     columns: dict[str, Any] = dict(owner.columns)
     mine = replace(experiment_here(experiment, owner), dataset=owner.data or experiment.dataset, **columns)
     if owner.data is not None and ":" in owner.data:
-        whole = federation_of(replace(mine, split="iid", clients=1))
+        whole = federation_of(replace(mine, split="iid", clients=1, clients_per_domain=None))
         clients = whole.clients
     else:
         whole = federation_of(mine)
@@ -270,7 +271,7 @@ def federation_here(experiment: Experiment, owner: Owner) -> Federation:
             raise UserError("id", owner.id, f"the experiment has clients 0 to {len(whole.clients) - 1}")
         clients = (whole.members[owner.id],)
     sizes = None if owner.data is not None else whole.class_sizes
-    return replace(whole, clients=clients, numbers=(owner.id,), size=experiment.clients, sizes=sizes)
+    return replace(whole, clients=clients, numbers=(owner.id,), size=experiment.number_of_clients, sizes=sizes)
 
 
 def hello(client: WarmClient, asked: Asked) -> Packet:

@@ -118,7 +118,7 @@ class Connections:
 
     def _bind(self, node: int, number: int, client: Known) -> None:
         why = None
-        if not 0 <= number < self.experiment.clients:
+        if not 0 <= number < self.experiment.number_of_clients:
             why = f"there is no client {number}"
         elif number in self.known:
             why = f"client {number} is another node"

@@ -60,7 +60,7 @@ def write_app(folder: Path, experiment: Experiment, settings: Settings) -> None:
     if folder.exists():
         raise UserError("DIR", str(folder), "it exists already", hint="name a new folder")
     told = "\n".join(f"{name} = {toml(value)}" for name, value in dataclasses.asdict(settings).items())
-    what = toml(f"{experiment.method} with {experiment.clients} clients, {experiment.rounds} rounds")
+    what = toml(f"{experiment.method} with {experiment.number_of_clients} clients, {experiment.rounds} rounds")
     project = PROJECT.format(version=VERSION, description=what, package=PACKAGE, settings=told)
     files = {"__init__.py": "", "server.py": SERVER, "client.py": CLIENT, "experiment.yaml": experiment.to_yaml()}
 

@@ -14,7 +14,7 @@ import yaml
 
 from protofed.deploy.server_settings import ELSEWHERE
 from protofed.errors import RefusedError, UserError, unknown
-from protofed.experiment import KINDS, TABLE, Experiment, kind_of
+from protofed.experiment import BY, INDICES, KINDS, TABLE, Experiment, kind_of
 from protofed.internal.schema import Bounds, made
 from protofed.internal.yaml_files import read_yaml
 
@@ -23,7 +23,7 @@ PARTS = ("weights", "prototypes", "numbers", "sums")
 """What an upload may hold."""
 SENT = (*PARTS, "accuracies", "metrics")
 """What may leave a client."""
-CHOOSES_DATA = ("train_size", "long_tail", "val_fraction", *TABLE)
+CHOOSES_DATA = ("train_size", "long_tail", "val_fraction", "unseen", "test_fraction", *TABLE)
 """Options by which an experiment takes a part of a client's samples: two parts that differ by one would show it,
 and a column that is named the label has its values sent."""
 NOT_IN_FILE = ("simulated",)
@@ -181,10 +181,12 @@ class Owner:
         """Files of this machine that an experiment names: the server is not to know, or choose, what is here."""
         if self.simulated:
             return []
-        code = [name for name in (experiment.method, experiment.split, *experiment.model.split(",")) if ":" in name]
+        split = "" if experiment.split.startswith((BY, INDICES)) else experiment.split
+        code = [name for name in (experiment.method, split, *experiment.model.split(",")) if ":" in name]
         found = [f"the code of {name}: it is not listed under methods" for name in code if name not in self._listed()]
         named = {} if self.data is not None else {"dataset": experiment.dataset}
         named |= {} if self.public is not None else {"public": experiment.public or ""}
+        named |= {"split": experiment.split} if experiment.split.startswith(INDICES) else {}
         found += [f"{name} {value}: a server names no path" for name, value in named.items() if ":" in value]
         return found
 

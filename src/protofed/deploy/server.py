@@ -51,13 +51,13 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings, progress: Prog
     check_out(path, experiment)
     folder = RunFolder(path)
     label = folder.network_label
-    old = read_network_label(label, experiment.clients) if label.exists() else None
+    old = read_network_label(label, experiment.number_of_clients) if label.exists() else None
     clients = Connections(grid, experiment, settings, old["run"] if old else secrets.token_hex(8))
     if old:
         clients.classes, clients.brings = old["classes"], old["brings"]
-    there = clients.wait(experiment.clients, settings.wait, range(experiment.clients))
+    there = clients.wait(experiment.number_of_clients, settings.wait, range(experiment.number_of_clients))
     if len(there) < settings.minimum:
-        others = clients.absent(set(range(experiment.clients)) - set(there))
+        others = clients.absent(set(range(experiment.number_of_clients)) - set(there))
         reasons = [f"client {number}: {why}" for number, why in sorted(others.items()) if why != AWAY]
         lack = f"{len(there)} of at least {settings.minimum} clients came within {settings.wait:g} s"
         raise LostError("; ".join([lack, *reasons]))
@@ -86,6 +86,7 @@ def check(experiment: Experiment) -> None:
     for dataset in experiment.dataset.split("+"):
         check_name(dataset)
     check_split(experiment.split)
+    experiment.number_of_clients  # noqa: B018 - refuses a split whose number of clients nobody has said
     asked_metrics(experiment, None)
     if method.exchanges_public and experiment.public is None:
         raise missing_value("--public", f"{method.name} needs a public dataset, such as digit-domains")
@@ -96,14 +97,14 @@ def check(experiment: Experiment) -> None:
         summed(method, "--secure")
         if experiment.defence != "none":
             raise UserError("--defence", experiment.defence, "with --secure the server sees nobody's own upload")
-        if (number := len(participants(experiment, experiment.clients, 0))) < 2:
+        if (number := len(participants(experiment, experiment.number_of_clients, 0))) < 2:
             raise misused("--secure", f"a sum over {number} client hides nothing", hint="raise --participation")
 
 
 def _label(clients: Connections) -> NetworkLabel:
     """What those who are there when a run begins say of their samples; it holds for the run, whoever comes."""
     known = [client for _, client in sorted(clients.known.items())]
-    shapes = [clients.known.get(number, known[0]).shape for number in range(clients.experiment.clients)]
+    shapes = [clients.known.get(number, known[0]).shape for number in range(clients.experiment.number_of_clients)]
     return {
         "run": clients.run,
         "brings": known[0].brings,

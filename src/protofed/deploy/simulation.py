@@ -19,11 +19,11 @@ def simulate(experiment: Experiment, out: Path, each: Callable[[Round], None]) -
     with tempfile.TemporaryDirectory(prefix="protofed-") as place:
         folder, port = Path(place), free_port()
         home, log = folder / "home", folder / "superlink.log"
-        settings = Settings(str(out.resolve()), experiment.clients, deadline=86_400.0, wait=300.0)
+        settings = Settings(str(out.resolve()), experiment.number_of_clients, deadline=86_400.0, wait=300.0)
         write_app(folder / "app", with_absolute_paths(experiment), settings)
         connect(home, f"127.0.0.1:{port}", None)
         link = [tool("flower-superlink"), "--simulation", "--insecure", "--disable-runtime-dependency-installation"]
-        nodes = f"num-supernodes={experiment.clients} client-resources-num-cpus=1"
+        nodes = f"num-supernodes={experiment.number_of_clients} client-resources-num-cpus=1"
         with running([*link, "--host", "127.0.0.1", "--port", str(port)], home, log, {SIMULATION: "1"}) as process:
             until_listening(process, "127.0.0.1", port, log)
             play(home, folder / "app", out, each, "--federation-config", nodes)

@@ -1,10 +1,10 @@
 """Who is asked, on what, by which rule: accuracies named model/test/rule, in percent, for every client.
 
 Models: `own` (the client's last trained one), `global` (the averaged one, where there is one). Tests: `own` (the
-client's label distribution), `all` (every class), `domain` (its domain), `val` (held out of its training data), `novel`
-(classes nobody trains on). Rules: `head` (the classifier), `nearest` (nearest prototype), `nearest-own` (the same among
-the client's own classes) and, on novel classes, `5-way-5-shot` and the like (nearest mean of a few examples). What is
-asked for beside accuracies is named model/test/rule:metric (`names.py`).
+client's label distribution), `all` (every class), `domain` (its domain), `unseen` (a domain nobody trains on), `val`
+(held out of its training data), `novel` (classes nobody trains on). Rules: `head` (the classifier), `nearest` (nearest
+prototype), `nearest-own` (the same among the client's own classes) and, on novel classes, `5-way-5-shot` and the like
+(nearest mean of a few examples). What is asked for beside accuracies is named model/test/rule:metric (`names.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from protofed.data.federation import Federation
 from protofed.engines.base import Engine
@@ -36,7 +37,7 @@ OfDomains = tuple[int, Tensor]
 
 T = TypeVar("T")
 
-MODELS, TESTS, RULES = ("own", "global"), ("own", "all", "domain", "val"), ("head", "nearest", "nearest-own")
+MODELS, TESTS, RULES = ("own", "global"), ("own", "all", "domain", "unseen", "val"), ("head", "nearest", "nearest-own")
 """The parts of an accuracy's name, but on novel classes."""
 NAME = re.compile(
     "/".join(f"({'|'.join(some)})" for some in (MODELS, (*TESTS, "novel"), (*RULES, r"\d+-way-\d+-shot")))
@@ -119,13 +120,20 @@ class TestPool:
 
     def __init__(self, group: Group, federation: Federation, by_domain: bool) -> None:
         device, clients = group.device, group.clients
-        self.x, self.labels = group.test.x.to(device), group.test.labels.to(device)
+        unseen = [] if federation.unseen is None else [federation.unseen]
+        parts = [group.test, *unseen]  # what is unseen is asked along with the rest, and in no other test
+        self.x, self.labels = (
+            torch.cat([getattr(part, what) for part in parts]).to(device) for what in ("x", "labels")
+        )
+        self._seen = torch.arange(len(self.labels), device=device) < len(group.test)
+        self._has_unseen = bool(unseen)
         sizes = torch.tensor([len(client.own) for client in clients])
         self._ends = [0, *sizes.cumsum(0).tolist()]
         self._owner = torch.arange(len(clients)).repeat_interleave(sizes).to(device)
         self._own = torch.cat([client.own for client in clients]).to(device)
         self._classes = torch.stack([client.counts(len(federation.classes)) > 0 for client in clients]).to(device)
         of_domain = group.test.domains == torch.arange(len(federation.domains)).view(-1, 1)
+        of_domain = pad(of_domain, (0, len(self.labels) - len(group.test)))
         self.domain_sizes = of_domain.sum(1)
         self.of_domain = of_domain.to(device)  # [domains, images]
         self._home = torch.tensor([client.domain for client in clients], device=device) if by_domain else None
@@ -135,7 +143,9 @@ class TestPool:
         mine, some = slice(self._ends[rows.start], self._ends[rows.stop]), slice(rows.start, rows.stop)
         own = torch.zeros(len(rows), len(self.labels), dtype=torch.bool, device=self.labels.device)
         own.view(-1).index_fill_(0, (self._owner[mine] - rows.start) * len(self.labels) + self._own[mine], True)
-        tests = {"own": own, "all": torch.ones_like(own)}
+        tests = {"own": own, "all": self._seen.expand_as(own)}
+        if self._has_unseen:
+            tests["unseen"] = ~tests["all"]
         if self._home is not None:
             tests["domain"] = self.of_domain[self._home[some]]
         return TestView(tests, self._classes[some])

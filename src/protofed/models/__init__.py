@@ -12,7 +12,7 @@ from torch import nn
 from protofed.data.preparation import Shape
 from protofed.errors import UserError, unknown
 from protofed.internal.plugins import is_code, load_code, name_of
-from protofed.models.cnn import Cnn, ProtoNet
+from protofed.models.cnn import Cnn, FedAvgCnn, ProtoNet
 from protofed.models.linear import Linear
 from protofed.models.mlp import Mlp
 from protofed.models.mobilenet import MobileNetV2
@@ -53,6 +53,7 @@ MODELS: dict[str, tuple[Factory, str, tuple[int, ...]]] = {
         )
         for name, channels in (("", 20), ("-18", 18), ("-22", 22))
     },
+    "cnn-fedavg": (FedAvgCnn, "FedAvg's CNN as in PFLlib: two 5x5 convolutions, 512-d feature", MNIST),
     "protonet": (ProtoNet, "four 64-channel blocks of prototypical networks, flattened feature", CIFAR),
     "resnet10": (resnet10, "ResNet-10 with a 3x3 stem, 512-d feature", CIFAR),
     "resnet18": (resnet18, "ResNet-18 with a 7x7 stem, 512-d feature", (3, 224, 224)),

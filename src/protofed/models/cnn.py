@@ -1,4 +1,4 @@
-"""Small convolutional networks: FedProto's, and the four-block encoder of prototypical networks."""
+"""Small convolutional networks: FedProto's, FedAvg's, and the four-block encoder of prototypical networks."""
 
 from __future__ import annotations
 
@@ -33,6 +33,29 @@ class Cnn(nn.Module):
         hidden = self.hidden(second.relu().flatten(1))
         features = hidden.relu()
         return Output(features, self.head(self.dropout(features)), (first, second, hidden))
+
+
+class FedAvgCnn(nn.Module):
+    """FedAvg's CNN in PFLlib's form: 5x5 convolutions of 32 and 64 channels without padding, 512-d feature."""
+
+    feature_size = 512
+
+    def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
+        super().__init__()
+        inputs, *sides = picture(shape)
+        padding = 2 if min(sides) < 16 else 0
+        height, width = (((side - 4 + 2 * padding) // 2 - 4 + 2 * padding) // 2 for side in sides)
+        self.conv1 = nn.Conv2d(inputs, 32, 5, padding=padding)
+        self.conv2 = nn.Conv2d(32, 64, 5, padding=padding)
+        self.hidden = nn.Linear(64 * height * width, self.feature_size)
+        self.head = nn.Linear(self.feature_size, classes)
+
+    def forward(self, x: Tensor) -> Output:
+        first = self.conv1(x)
+        second = self.conv2(max_pool2d(first.relu(), 2))
+        hidden = self.hidden(max_pool2d(second.relu(), 2).flatten(1))
+        features = hidden.relu()
+        return Output(features, self.head(features), (first, second, hidden))
 
 
 class ProtoNet(nn.Module):

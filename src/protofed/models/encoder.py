@@ -119,9 +119,9 @@ class Encoder:
 
     def dataset(self, dataset: Dataset) -> Dataset:
         """The dataset with features in the place of images."""
-        novel = None if dataset.novel is None else self._samples(dataset.novel)
+        novel, unseen = (None if part is None else self._samples(part) for part in (dataset.novel, dataset.unseen))
         train, test = (self._samples(part) for part in (dataset.train, dataset.test))
-        return replace(dataset, train=train, test=test, novel=novel, preparation=Preparation())
+        return replace(dataset, train=train, test=test, novel=novel, unseen=unseen, preparation=Preparation())
 
     def _samples(self, samples: Samples) -> Samples:
         return replace(samples, x=self.features(samples.x))

@@ -21,6 +21,8 @@ COLUMNS = (
     "own/all/nearest",
     "global/all/head",
     "global/domain/head",
+    "own/unseen/head",
+    "global/unseen/head",
 )
 """The accuracies a comparison shows, where they exist; the rest is in compare.json."""
 

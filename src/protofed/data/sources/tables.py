@@ -17,7 +17,7 @@ from protofed.data.samples import Dataset, Samples
 from protofed.data.sources.table_files import opened
 from protofed.data.tables import LARGEST, Column, TableEncoding, is_missing, number_of, text_of
 from protofed.errors import UserError, listed, missing_value, suggestion, unknown
-from protofed.experiment import TABLE, Experiment, flag_of
+from protofed.experiment import BY, TABLE, Experiment, flag_of
 
 LABELS = ("label", "class", "target", "y")
 """Names by which a column is taken for the label, the first of them that there is."""
@@ -42,8 +42,15 @@ class TableOptions:
 
     @classmethod
     def of(cls, experiment: Experiment) -> TableOptions:
-        """Those of an experiment."""
-        return cls(**{name: getattr(experiment, name) for name in TABLE})
+        """Those of an experiment; what it is divided by is the column that says whose a row is."""
+        said = {name: getattr(experiment, name) for name in TABLE}
+        column = experiment.split.removeprefix(BY) if experiment.split.startswith(BY) else None
+        if column not in (None, "label", "domain"):
+            if said["client_column"] not in (None, column):
+                why = f"--split {experiment.split} names another column of whose a row is"
+                raise UserError("--client-column", said["client_column"], why)
+            said["client_column"] = column
+        return cls(**said)
 
     def check_unused(self, dataset: str) -> None:
         """Refuse what is only for tables."""
@@ -55,7 +62,7 @@ class TableOptions:
     def roles(self, path: Path, names: Sequence[str]) -> dict[str, str]:
         """What each column is: label, client, domain, test, dropped, or a feature, maybe said to be of categories."""
         roles = dict.fromkeys(names, "feature")
-        named = {"client": "client_column", "domain": "domain_column", "test": "test_column"}
+        named = {"domain": "domain_column", "test": "test_column", "client": "client_column"}
         several = {"dropped": ("drop", self.drop), "category": ("categories", self.categories)}
         wanted = [(role, option, getattr(self, option)) for role, option in named.items()]
         wanted += [(role, option, name) for role, (option, text) in several.items() for name in _several(text)]
@@ -65,6 +72,8 @@ class TableOptions:
             if name not in roles:
                 why = f"{path.name} has the columns {listed(names)}"
                 raise UserError(flag_of(option), name, why, hint=suggestion(name, names))
+            if role == "client" and roles[name] in ("label", "domain"):
+                continue  # one column may say both
             if roles[name] != "feature":
                 raise UserError(flag_of(option), name, f"the column is also said to be: {roles[name]}")
             roles[name] = role
@@ -237,8 +246,11 @@ def table(path: Path, options: TableOptions) -> Dataset:
 def dataset_from(read: Table) -> Dataset:
     """The dataset of a table; its columns are let go on the way, for the sake of memory."""
     where, kept = str(read.path), _kept(read)
-    labels, classes = _numbered(read, "label", kept)
-    domains, names = _numbered(read, "domain", kept)
+    labels, classes = _numbered(read.of("label"), kept)
+    domains, names = _numbered(read.of("domain"), kept)
+    holders = None
+    if read.options.client_column is not None:
+        holders = _numbered(read.columns[read.options.client_column], kept)[0]
     widths = [1 if one.kind == "numbers" else len(one.sorted_names()) for one in read.features]
     x, place = np.zeros((len(labels), sum(widths)), np.float32), 0
     categories: dict[str, tuple[str | None, ...]] = {}
@@ -250,7 +262,7 @@ def dataset_from(read: Table) -> Dataset:
             categories[one.name] = tuple(one.sorted_names())
         one.parts.clear()
         place += width
-    samples = Samples(torch.from_numpy(x), labels, domains)
+    samples = Samples(torch.from_numpy(x), labels, domains, holders)
     del x
     train, test = _divided(read, samples, kept)
     del samples
@@ -292,9 +304,8 @@ def _kept(read: Table) -> NDArray[np.bool_]:
     return kept
 
 
-def _numbered(read: Table, role: str, kept: NDArray[np.bool_]) -> tuple[Tensor, list[str]]:
-    """The numbers of the rows' classes or domains, and the names of those that are there."""
-    column = read.of(role)
+def _numbered(column: TableColumn | None, kept: NDArray[np.bool_]) -> tuple[Tensor, list[str]]:
+    """The numbers of the rows' classes, domains or holders, and the names of those that are there."""
     if column is None:
         return torch.zeros(int(kept.sum()), dtype=torch.int64), []
     names = column.sorted_names()
@@ -314,7 +325,7 @@ def _divided(read: Table, samples: Samples, kept: NDArray[np.bool_]) -> tuple[Sa
         return samples.take((~tested).nonzero().flatten()), samples.take(tested.nonzero().flatten())
     counts = samples.labels.bincount()
     if int(counts.min()) == 1:
-        names = _numbered(read, "label", kept)[1]
+        names = _numbered(read.of("label"), kept)[1]
         why = f"class {names[int(counts.argmin())]!r} has a single row, which cannot be trained on and tested"
         raise UserError("PATH", str(read.path), why, hint="leave the row out, or say which rows are for testing")
     return fifth_out(samples)
