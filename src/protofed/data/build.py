@@ -25,14 +25,18 @@ from protofed.randomness import key
 
 
 class FeatureExtractor(Protocol):
-    """What turns images into features, such as models.encoder.Encoder."""
+    """What turns images or text into features, such as models.encoder.Encoder."""
 
     @property
-    def image_size(self) -> int:
+    def image_size(self) -> int | None:
         """The side of the images that it takes."""
 
+    @property
+    def tokenising(self) -> Tokenising | None:
+        """How text becomes the token ids that it takes."""
+
     def dataset(self, dataset: Dataset) -> Dataset:
-        """The dataset with features in the place of images."""
+        """The dataset with features in the place of images or text."""
 
 
 def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = None) -> Federation:
@@ -135,7 +139,8 @@ def dataset_of(experiment: Experiment, name: str, train_size: int | None, encode
     """One of an experiment's datasets, with images of the size that models, or the encoder before them, see."""
     folder = None if experiment.data_dir is None else Path(experiment.data_dir)
     side = experiment.image_size if encoder is None else encoder.image_size
-    tokenising = Tokenising(experiment.tokenizer, experiment.vocabulary, experiment.length)
+    said = Tokenising(experiment.tokenizer, experiment.vocabulary, experiment.length)
+    tokenising = said if encoder is None else encoder.tokenising or said
     return load(name, folder, train_size, side, TableOptions.of(experiment), tokenising)
 
 

@@ -193,8 +193,8 @@ def _key(name: str, paths: list[Path], side: int | None, how: Tokenising | None)
     """What a dataset is cached under; a tokenizer in a file counts by what the file holds."""
     if how is None:
         return checksum(name, paths, side)
-    file = Path(how.tokenizer)
-    return checksum(name, [*paths, *([file] if file.is_file() else ())], (side, how))
+    files = [Path(how.tokenizer)] if how.tokenizer.endswith(".json") else []
+    return checksum(name, [*paths, *(file for file in files if file.is_file())], (side, how))
 
 
 def _decoded(made: Dataset | Corpus, side: int | None, how: Tokenising, name: str) -> Dataset:
