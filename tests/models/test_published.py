@@ -43,7 +43,7 @@ TEXTS = ["A prototype is a mean.", "Means means prototypes", "what"]
 def made(name: str, shape: tuple[int, ...]) -> Tensor:
     """Weights that only depend on their public name and shape."""
     waves = (torch.arange(math.prod(shape), dtype=torch.float64) * 12.9898 + crc32(name.encode()) % 1000).sin()
-    waves = waves.view(shape)
+    waves = (waves * 43758.5453 % 1 * 2 - 1).view(shape)  # without the sines' pattern, which has rank two
     if name.endswith("running_var"):
         waves = 1 + 0.5 * waves
     elif len(shape) == 1:

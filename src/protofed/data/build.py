@@ -13,7 +13,7 @@ from protofed.data.augmentation import IMAGENET
 from protofed.data.drift import Drift, gradual, sudden
 from protofed.data.federation import Federation, federate, join
 from protofed.data.federation_file import is_federation, named_federation
-from protofed.data.loading import is_made, is_table, load, made_data
+from protofed.data.loading import has_columns, is_made, load, made_data
 from protofed.data.preparation import Preparation
 from protofed.data.samples import Dataset, is_picture
 from protofed.data.sources.tables import TableOptions
@@ -53,7 +53,7 @@ def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = Non
         return _own(experiment, made)
     check_split(experiment.split)
     names = experiment.dataset.split("+")
-    if not any(map(is_table, names)):
+    if not any(map(has_columns, names)):
         TableOptions.of(experiment).check_unused(experiment.dataset)
     split = Split(
         name=experiment.split,
