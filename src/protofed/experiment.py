@@ -27,7 +27,7 @@ LARGEST_SIDE = 1024
 Group = Literal["data", "model", "training", "trust", "machine"]
 """What an option is about. The machine's say how and where a run is played, not what: it may go on with others."""
 
-KINDS = ("folder", "npz", "csv", "parquet", "ts", "arff", "text")
+KINDS = ("folder", "npz", "csv", "parquet", "ts", "arff", "text", "hf")
 """Kinds of files of a user's own data; before a path, as in csv:PATH."""
 CLIENTS = 5
 """How many clients there are where neither --clients nor the split says it."""
@@ -465,6 +465,8 @@ def with_absolute_paths(experiment: Experiment) -> Experiment:
 def absolute_name(name: str) -> str:
     """A name of ours as it is; `file.py:Name`, `csv:PATH`, `federation:PATH` and the like with the whole path."""
     if own := re.fullmatch(rf"({'|'.join(KINDS)}|federation|indices):(.+)", name):
+        if own[1] == "hf" and not Path(own[2]).exists():  # a name on the hub
+            return name
         return f"{own[1]}:{Path(own[2]).resolve()}"
     if code := re.fullmatch(r"(.+\.py):([\w.]+)", name):
         return f"{Path(code[1]).resolve()}:{code[2]}"

@@ -56,7 +56,8 @@ from protofed.experiment import Experiment
 from protofed.internal.yaml_files import read_yaml
 from protofed.messages import Broadcast, Upload
 from protofed.models import build
-from protofed.models.encoder import Encoder, EncoderCard, imported
+from protofed.models.encoder import Encoder, EncoderCard
+from protofed.models.published import imported
 from protofed.models.start import start_from
 from protofed.prototypes import Prototypes
 from protofed.report import terminal as table

@@ -25,7 +25,8 @@ from protofed.data.preparation import Preparation
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.models import build
-from protofed.models.encoder import CARD, Encoder, EncoderCard, imported
+from protofed.models.encoder import CARD, Encoder, EncoderCard
+from protofed.models.published import imported
 from protofed.runs.progress import Progress
 from protofed.runs.run import Run, new_run
 from tests.support.nets import assert_same_run, gap

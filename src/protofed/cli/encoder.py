@@ -1,4 +1,4 @@
-"""Frozen encoders: train one, or import ImageNet's."""
+"""Frozen encoders: train one, or import published weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from protofed.models.encoder import Encoder
     from protofed.runs.run import Run
 
-group = subcommands("encoder", "Frozen encoders, whose features stand for images.")
+group = subcommands("encoder", "Frozen encoders, whose features stand for images or text.")
 
 FLAGS = (
     *("dataset", "data_dir", "train_size", "image_size", "normalise", "augment", "model", "epochs", "batch_size"),
@@ -60,17 +60,35 @@ def train_command(flags: Mapping[str, Any], out: Out = OUT, quiet: Quiet = False
     _keep(encoder_of(run), out)
 
 
-@command("import", "encoder import resnet18.pth --image-size 224", group)
+@command("import", "encoder import efficientnet-lite0 --out imagenet.safetensors", group)
 def import_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="torchvision's ResNet-18: .safetensors or .pth.")],
-    image_size: Annotated[int, typer.Option("--image-size", help="Side of the images it will see.")] = 224,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE",
+            help="efficientnet-lite0 or minilm, from their packages; or torchvision's ResNet-18: .safetensors or .pth.",
+        ),
+    ],
+    image_size: Annotated[
+        int | None, typer.Option("--image-size", help="Side of the images it will see (224).")
+    ] = None,
     out: Out = OUT,
 ) -> None:
-    """Take the weights of torchvision's ResNet-18, such as ImageNet's, from a file; nothing in it is executed."""
-    from protofed.models.encoder import imported
+    """Take published weights, such as ImageNet's, from a package or a file; nothing in them is executed."""
+    from protofed.models.published import PUBLISHED, SIDE, from_package, imported
 
     _refuse(out)
-    _keep(imported(file, image_size), out)
+    if what in PUBLISHED:
+        encoder, paths = from_package(what, image_size)
+        print(PUBLISHED[what].about)
+    elif not Path(what).suffix:
+        raise unknown("NAME", what, PUBLISHED)
+    else:
+        paths = [Path(what)]
+        encoder = imported(paths[0], SIDE if image_size is None else image_size)
+    for path in paths:
+        print(f"read: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+    _keep(encoder, out)
 
 
 def _refuse(out: Path) -> None:
@@ -83,7 +101,8 @@ def _refuse(out: Path) -> None:
 def _keep(encoder: Encoder, out: Path) -> None:
     encoder.write(out)
     for name, value in dataclasses.asdict(encoder.card).items():
-        print(f"{name}: {value}")
+        if value is not None:
+            print(f"{name}: {value}")
     print(f"encoder: {out}")
 
 

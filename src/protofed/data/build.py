@@ -15,7 +15,7 @@ from protofed.data.drift import Drift, gradual, sudden
 from protofed.data.federation import Federation, divide, federate, join
 from protofed.data.federation_file import is_federation, named_federation
 from protofed.data.index_files import Division
-from protofed.data.loading import is_made, is_table, load, made_data
+from protofed.data.loading import has_columns, is_made, is_table, load, made_data
 from protofed.data.preparation import Preparation
 from protofed.data.samples import Dataset, is_picture
 from protofed.data.sources.tables import TableOptions
@@ -27,14 +27,18 @@ from protofed.randomness import key
 
 
 class FeatureExtractor(Protocol):
-    """What turns images into features, such as models.encoder.Encoder."""
+    """What turns images or text into features, such as models.encoder.Encoder."""
 
     @property
-    def image_size(self) -> int:
+    def image_size(self) -> int | None:
         """The side of the images that it takes."""
 
+    @property
+    def tokenising(self) -> Tokenising | None:
+        """How text becomes the token ids that it takes."""
+
     def dataset(self, dataset: Dataset) -> Dataset:
-        """The dataset with features in the place of images."""
+        """The dataset with features in the place of images or text."""
 
 
 def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = None) -> Federation:
@@ -110,7 +114,7 @@ def _check_options(experiment: Experiment, names: Sequence[str]) -> None:
     if not tables and column not in ("label", "domain"):
         why = f"columns are of tables, and {experiment.dataset} is none"
         raise UserError("--split", experiment.split, why, hint="by:label, or by:domain where it has domains")
-    if not tables:
+    if not any(map(has_columns, names)):
         TableOptions.of(experiment).check_unused(experiment.dataset)
     if len(names) == 1:
         return
@@ -185,7 +189,8 @@ def dataset_of(experiment: Experiment, name: str, train_size: int | None, encode
     """One of an experiment's datasets, with images of the size that models, or the encoder before them, see."""
     folder = None if experiment.data_dir is None else Path(experiment.data_dir)
     side = experiment.image_size if encoder is None else encoder.image_size
-    tokenising = Tokenising(experiment.tokenizer, experiment.vocabulary, experiment.length)
+    said = Tokenising(experiment.tokenizer, experiment.vocabulary, experiment.length)
+    tokenising = said if encoder is None else encoder.tokenising or said
     return load(name, folder, train_size, side, TableOptions.of(experiment), tokenising)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from protofed.data.sources.cache import cached, checksum
 from protofed.data.sources.catalogue import DATASETS
 from protofed.data.sources.download import fetch
 from protofed.data.sources.files import Form, Source, lack, present, verify
+from protofed.data.sources.hub import hub
 from protofed.data.sources.image_files import folder
 from protofed.data.sources.lines import beside
 from protofed.data.sources.npz import npz
@@ -42,6 +44,8 @@ IN_TWO = ("ts", "arff", "text")
 """The kinds whose NAME_TEST may lie beside NAME_TRAIN."""
 TABLES = ("csv", "parquet")
 """Kinds of a user's own tables."""
+HUB = "hf"
+"""The kind of what the package `datasets` knows."""
 GROUP = "protofed.datasets"
 """Entry points of packages that bring datasets along: functions that return a Dataset or a Federation."""
 
@@ -58,7 +62,7 @@ def load(
 
     Args:
         name: a name that `protofed datasets` lists, a kind and PATH (`folder:`, `npz:`, `csv:`, `parquet:`, `ts:`,
-            `arff:` or `text:`), or `path/to/file.py:name`, a function that returns one.
+            `arff:`, `text:` or `hf:`), or `path/to/file.py:name`, a function that returns one.
         data_dir: the folder with the dataset's files, or with a folder named after the dataset.
         train_size: use only the first so many training samples; all unless given.
         image_size: resize images to this side; their own unless given.
@@ -86,6 +90,11 @@ def load(
             dataset = resized(dataset, image_size)
         elif path and kind in TABLES:
             dataset = _table(name, kind, Path(path), image_size, columns or TableOptions.of(Experiment()))
+        elif path and kind == HUB:
+            found = hub(path, columns or TableOptions.of(Experiment()))
+            how = tokenising or Tokenising()
+            key = _key(f"{kind}:{found.key}", [], image_size, how)
+            dataset = cached(key, partial(found.decoded, image_size, how))
         elif path:
             dataset = _own(name, kind, Path(path), image_size, tokenising or Tokenising())
         elif DATASETS[name].parts:
@@ -164,6 +173,11 @@ def is_table(name: str) -> bool:
     return name.partition(":")[0] in TABLES
 
 
+def has_columns(name: str) -> bool:
+    """Whether the options of tables say something of a dataset of this name."""
+    return is_table(name) or name.startswith(f"{HUB}:")
+
+
 def _table(name: str, kind: str, path: Path, side: int | None, columns: TableOptions) -> Dataset:
     """A user's own table."""
     path = _there(name, path)
@@ -193,8 +207,8 @@ def _key(name: str, paths: list[Path], side: int | None, how: Tokenising | None)
     """What a dataset is cached under; a tokenizer in a file counts by what the file holds."""
     if how is None:
         return checksum(name, paths, side)
-    file = Path(how.tokenizer)
-    return checksum(name, [*paths, *([file] if file.is_file() else ())], (side, how))
+    files = [Path(how.tokenizer)] if how.tokenizer.endswith(".json") else []
+    return checksum(name, [*paths, *(file for file in files if file.is_file())], (side, how))
 
 
 def _decoded(made: Dataset | Corpus, side: int | None, how: Tokenising, name: str) -> Dataset:

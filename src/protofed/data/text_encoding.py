@@ -32,7 +32,8 @@ class Tokenising:
     """Say how text becomes token ids; unless given, as `Experiment` says.
 
     Args:
-        tokenizer: `words`, the path of a tokenizer.json, or a name that the package `tokenizers` finds.
+        tokenizer: `words`, the path of a tokenizer.json, a name that the package `tokenizers` finds, or what a
+            tokenizer.json holds, which is taken as it is.
         vocabulary: words that get an id of their own, the most frequent ones of the training text (`words`).
         length: ids of a sample: longer text is cut off, shorter is padded with 0.
 
@@ -48,6 +49,8 @@ class Tokenising:
 
     def of(self, training: Iterable[str]) -> TextEncoding:
         """Return the encoding of training text."""
+        if self.tokenizer.startswith("{"):
+            return TextEncoding((), self.length, self.tokenizer)
         if self.tokenizer != WORDS:
             return TextEncoding((), self.length, _installed(self.tokenizer))
         counts = Counter(word for text in training for word in words_of(text))
@@ -191,4 +194,12 @@ def _plain(pieces: Any) -> str:
     """The JSON of a tokenizer that neither pads nor cuts: that is done here."""
     pieces.no_padding()
     pieces.no_truncation()
+    return str(pieces.to_str())
+
+
+def with_truncation(content: str, length: int) -> str:
+    """The JSON of a tokenizer that cuts text to so many ids, those that it adds at both ends included."""
+    pieces = _parsed(content)
+    pieces.no_padding()
+    pieces.enable_truncation(length)
     return str(pieces.to_str())

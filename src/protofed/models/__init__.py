@@ -13,7 +13,9 @@ from protofed.data.preparation import Shape
 from protofed.errors import UserError, unknown
 from protofed.internal.plugins import is_code, load_code, name_of
 from protofed.models.cnn import Cnn, FedAvgCnn, ProtoNet
+from protofed.models.efficientnet import EfficientNetLite0
 from protofed.models.linear import Linear
+from protofed.models.minilm import MiniLm
 from protofed.models.mlp import Mlp
 from protofed.models.mobilenet import MobileNetV2
 from protofed.models.output import Output
@@ -22,7 +24,18 @@ from protofed.models.sequences import Cnn1d, EmbeddingBag, Gru, Transformer
 from protofed.models.tied import tie
 from protofed.models.user import adopt, swap_layers
 
-__all__ = ["MODELS", "Factory", "ModelSpec", "Output", "adopt", "build", "check_size", "factory_of", "parameter_count"]
+__all__ = [
+    "ENCODERS",
+    "MODELS",
+    "Factory",
+    "ModelSpec",
+    "Output",
+    "adopt",
+    "build",
+    "check_size",
+    "factory_of",
+    "parameter_count",
+]
 
 Factory = Callable[[Any, int], nn.Module]
 """Makes a model for samples of a `Shape`, which is a tuple, and so many classes."""
@@ -64,6 +77,11 @@ MODELS: dict[str, tuple[Factory, str, tuple[int, ...]]] = {
     "transformer": (Transformer, "two blocks of attention of width 64 on a text or series, 128-d feature", TEXT),
     "embedding-bag": (EmbeddingBag, "the mean of a text's 64-d word vectors, 128-d feature", TEXT),
 }
+ENCODERS: dict[str, Factory] = {name: factory for name, (factory, *_) in MODELS.items()} | {
+    "efficientnet-lite0": EfficientNetLite0,
+    "minilm": MiniLm,
+}
+"""What a frozen encoder may be: one of these models, or a network that only comes with published weights."""
 
 
 def build(
@@ -120,9 +138,9 @@ def named_model(model: ModelSpec) -> str:
 
 
 def check_size(name: str, shape: Sequence[int], classes: int, state: Mapping[str, torch.Tensor]) -> None:
-    """Raise if a model of MODELS has more weights than a file brings, before there is room made for them."""
+    """Raise if a model of ENCODERS has more weights than a file brings, before there is room made for them."""
     with torch.device("meta"):  # shapes alone
-        module = MODELS[name][0](Shape.of(shape), classes)
+        module = ENCODERS[name](Shape.of(shape), classes)
     needed, given = (
         sum(tensor.numel() for part, tensor in tensors.items() if not part.startswith("head."))
         for tensors in (module.state_dict(), state)

@@ -137,12 +137,12 @@ def _public_images(experiment: Experiment, method: Method, encoder: Encoder | No
 
 
 def _encoder(experiment: Experiment, device: torch.device) -> Encoder | None:
-    """The frozen encoder of an experiment, which alone decides how images are seen."""
+    """The frozen encoder of an experiment, which alone decides how images or text are seen."""
     if experiment.encoder is None:
         return None
-    for name in ("image_size", "normalise", "augment"):
+    for name in ("image_size", "normalise", "augment", "tokenizer", "vocabulary", "length"):
         if getattr(experiment, name) != getattr(Experiment, name):
-            why = "the encoder knows what it sees, and sees every image once"
+            why = "the encoder knows what it sees, and sees every sample once"
             raise UserError(flag_of(name), getattr(experiment, name), why)
     return Encoder.read(Path(experiment.encoder), device)
 

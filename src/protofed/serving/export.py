@@ -13,7 +13,6 @@ from torch import Tensor
 
 from protofed.data.build import federation_of
 from protofed.data.federation import Client, Federation
-from protofed.data.preparation import Preparation
 from protofed.engines.client_group import Group, State
 from protofed.errors import UserError
 from protofed.evaluation.accuracy import averaged_model
@@ -240,7 +239,7 @@ def _card(
     shape, dtype, preparation = tuple(client.train.x.shape[1:]), client.train.x.dtype, client.preparation
     if run.encoder is not None:
         seen = run.encoder.card
-        shape, dtype, preparation = seen.shape, torch.uint8, Preparation("pixels", tuple(seen.mean), tuple(seen.std))
+        shape, dtype, preparation = seen.shape, seen.dtype, seen.preparation
     tested = summarise(run.history) if any(played.accuracy for played in run.history) else {}
     stopped = ended or run.ended_by() or "cut off"
     told = ("dataset", "split", "alpha", "clients", "train_size", "novel", "seed")

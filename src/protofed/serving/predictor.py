@@ -249,7 +249,7 @@ class Predictor:
     def prepared(self, x: Tensor) -> Tensor:
         """Return what the module sees of samples as the card says they are stored, or of an encoder's features."""
         if self.encoder is not None:
-            return self.encoder.computed(x) if x.dtype == torch.uint8 else x
+            return self.encoder.computed(x) if x.dtype == self.encoder.card.dtype else x
         if self._affine is not None:
             return (x - self._affine[0]) * self._affine[1]
         return x if self.card.preparation.tokens else x.float()

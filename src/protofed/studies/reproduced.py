@@ -199,7 +199,7 @@ def obstacle(target: Target, cell: PaperCell, found: Mapping[str, str]) -> str:
 
 
 def _card(card: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in card.items() if not isinstance(value, list | tuple))
+    return ", ".join(f"{name} {value}" for name, value in card.items() if not isinstance(value, list | tuple | None))
 
 
 def _rows(target: Target, results: Mapping[str, list[Result]], found: Mapping[str, str]) -> list[ReproducedCell]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from protofed.data.holdout import fifth_out
 from protofed.data.samples import Dataset, Samples
-from protofed.data.sources.table_files import opened
+from protofed.data.sources.table_files import TableFile, opened
 from protofed.data.tables import LARGEST, Column, TableEncoding, is_missing, number_of, text_of
 from protofed.errors import UserError, listed, missing_value, suggestion, unknown
 from protofed.experiment import BY, TABLE, Experiment, flag_of
@@ -212,21 +212,26 @@ def read_table(path: Path, options: TableOptions, look: bool = False) -> Table:
     Raises:
         UserError: an option names no column, or the table cannot be made a dataset of.
     """
-    missing = frozenset(one.strip().lower() for one in options.missing.split(","))
     with opened(path) as file:
-        roles = options.roles(path, file.names)
-        columns = {name: TableColumn(name, role, missing) for name, role in roles.items() if role != "dropped"}
-        rows = 0
-        for part in file.parts:
-            for name, values in zip(file.names, part, strict=True):
-                if name in columns and columns[name].refused is None:
-                    try:
-                        columns[name].add(values, rows)
-                    except UserError as error:
-                        if not look:
-                            raise
-                        columns[name].refused = error
-            rows += len(part[0])
+        return rows_of(path, file, options, look)
+
+
+def rows_of(path: Path, file: TableFile, options: TableOptions, look: bool = False) -> Table:
+    """The table of a header and rows; see `read_table`."""
+    missing = frozenset(one.strip().lower() for one in options.missing.split(","))
+    roles = options.roles(path, file.names)
+    columns = {name: TableColumn(name, role, missing) for name, role in roles.items() if role != "dropped"}
+    rows = 0
+    for part in file.parts:
+        for name, values in zip(file.names, part, strict=True):
+            if name in columns and columns[name].refused is None:
+                try:
+                    columns[name].add(values, rows)
+                except UserError as error:
+                    if not look:
+                        raise
+                    columns[name].refused = error
+        rows += len(part[0])
     if not rows:
         raise UserError("PATH", str(path), "it has a header and no rows")
     for column in columns.values():

@@ -1,0 +1,132 @@
+"""Every kind of a user's own data from the command line: mistakes are one clear line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.support.command_line import invoke, refused
+
+CLASSES = ("a", "b")
+
+
+def csv(path: Path, rows: Sequence[str], header: str = "x,y,label") -> str:
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return f"csv:{path.name}"
+
+
+def npz(path: Path, x: Any, labels: Any = None, **more: Any) -> str:
+    labels = np.arange(len(x)) % 2 if labels is None else labels
+    np.savez(path, x=x, labels=labels, **more)
+    return f"npz:{path.name}"
+
+
+def ts(path: Path, series: Sequence[str], classes: str = "a b") -> str:
+    head = f"@problemName p\n@univariate true\n@classLabel true {classes}\n@data\n"
+    path.write_text(head + "\n".join(series) + "\n")
+    return f"ts:{path.name}"
+
+
+def text(path: Path, lines: Sequence[str]) -> str:
+    path.write_text("\n".join(lines) + "\n")
+    return f"text:{path.name}"
+
+
+def pictures(path: Path, number: int = 15) -> str:
+    for label in CLASSES:
+        (path / label).mkdir(parents=True)
+        for place in range(number):
+            shade = 40 * CLASSES.index(label) + place
+            Image.new("RGB", (8, 8), (shade, 0, 0)).save(path / label / f"{place}.png")
+    return f"folder:{path.name}"
+
+
+ROWS = [f"{row},{row % 7},{CLASSES[row % 2]}" for row in range(30)]
+FLOATS = np.random.default_rng(0).standard_normal((30, 3)).astype(np.float32)
+IDS = np.random.default_rng(0).integers(1, 9, (30, 5))
+SERIES = [f"{row}.0,1.0,2.5,{row % 3}.0:{CLASSES[row % 2]}" for row in range(30)]
+LINES = [f"{CLASSES[row % 2]}\tword{row % 5} of {CLASSES[row % 2]}" for row in range(30)]
+
+FEW = ("--clients", "2", "--min-size", "2", "--quiet", "--device", "cpu")
+
+WRONG: dict[str, tuple[Callable[[Path], str], str]] = {  # what makes it, and what the line says
+    # wrong columns, arrays, folders
+    "csv: no label": (lambda at: csv(at / "t.csv", ROWS, "x,z,w"), "name the column of the classes"),
+    "csv: one column": (lambda at: csv(at / "t.csv", ["a"] * 9, "label"), "its only column"),
+    "csv: a short row": (lambda at: csv(at / "t.csv", [*ROWS, "1,a"]), "row 31 has 2 values"),
+    "csv: no header": (lambda at: csv(at / "t.csv", ROWS, "1,2,3"), "its first line holds numbers"),
+    "floats: no labels": (lambda at: (np.savez(at / "f.npz", x=FLOATS), "npz:f.npz")[1], "no array `labels`"),
+    "token ids: labels of another length": (lambda at: npz(at / "i.npz", IDS, np.arange(9)), "labels"),
+    "series: no classes": (
+        lambda at: ((at / "s.ts").write_text("@univariate true\n@data\n1,2:a\n"), "ts:s.ts")[1],
+        "@classLabel",
+    ),
+    "text: no tab": (lambda at: text(at / "t.tsv", [*LINES, "a of a"]), "line 31 is not label<TAB>text"),
+    "pictures: not in classes": (
+        lambda at: (pictures(at / "p"), (at / "p" / "a" / "0.png").rename(at / "p" / "0.png"), "folder:p")[2],
+        "must all lie in class/",
+    ),
+    # mixed types
+    "csv: text among numbers": (lambda at: csv(at / "t.csv", [*ROWS, "one,2,a"]), "row 31 is none"),
+    "floats: objects": (lambda at: npz(at / "f.npz", np.array([[1, "a"]] * 30, dtype=object)), "damaged"),
+    "floats: text": (lambda at: npz(at / "f.npz", np.array([["1", "a"]] * 30)), "must be numbers"),
+    "floats: labels of floats": (lambda at: npz(at / "f.npz", FLOATS, np.ones(30)), "whole numbers or text"),
+    "token ids: below 0": (lambda at: npz(at / "i.npz", -IDS), "token ids, from 0"),
+    "series: text among numbers": (lambda at: ts(at / "s.ts", [*SERIES, "1,x,2,3:a"]), "line 35"),
+    "text: bytes": (
+        lambda at: ((at / "t.tsv").write_bytes(b"a\tgood\nb\t\xff\xfe\n"), "text:t.tsv")[1],
+        "not UTF-8",
+    ),
+    "pictures: text": (
+        lambda at: (pictures(at / "p"), (at / "p" / "a" / "0.png").write_text("no"), "folder:p")[2],
+        "no picture",
+    ),
+    # not finite
+    "csv: infinite": (lambda at: csv(at / "t.csv", [*ROWS, "inf,2,a"]), "not a finite number"),
+    "floats: nan": (lambda at: npz(at / "f.npz", np.where(FLOATS > 2, np.nan, FLOATS)), "not finite"),
+    "series: infinite": (lambda at: ts(at / "s.ts", [*SERIES, "1,inf,2,3:a"]), "finite"),
+    # empty
+    "csv: an empty label": (lambda at: csv(at / "t.csv", [*ROWS, "1,2,"]), "row 31 has none"),
+    "csv: nothing": (lambda at: ((at / "t.csv").write_text(""), "csv:t.csv")[1], "it is empty"),
+    "csv: a header alone": (lambda at: csv(at / "t.csv", []), "no rows"),
+    "floats: nothing": (lambda at: npz(at / "f.npz", FLOATS[:0]), "labels"),
+    "floats: no numbers": (lambda at: npz(at / "f.npz", FLOATS[:, :0]), "one or more each"),
+    "series: nothing": (lambda at: ts(at / "s.ts", []), "no series"),
+    "text: an empty one": (lambda at: text(at / "t.tsv", [*LINES, "a\t "]), "line 31"),
+    "text: an empty label": (lambda at: text(at / "t.tsv", [*LINES, "\tof a"]), "line 31"),
+    "pictures: none": (lambda at: ((at / "p").mkdir(), "folder:p")[1], "no pictures"),
+    # headers
+    "csv: a name twice": (lambda at: csv(at / "t.csv", ROWS, "x,x,label"), "two columns are named 'x'"),
+    "csv: a name missing": (lambda at: csv(at / "t.csv", ROWS, "x,,label"), "column 2 has no name"),
+    "series: a class twice": (lambda at: ts(at / "s.ts", SERIES, "a b a"), "declares a class twice"),
+    # too many
+    "csv: 100,000 categories": (
+        lambda at: csv(at / "t.csv", [f"c{row},1,a" for row in range(100_000)]),
+        "more than 100 categories",
+    ),
+    "csv: 100,000 classes": (
+        lambda at: csv(at / "t.csv", [f"1,1,c{row}" for row in range(100_000)]),
+        "more than 1000 classes",
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_every_mistake_is_one_line(mistake: str, tmp_path: Path) -> None:
+    make, says = WRONG[mistake]
+    name = make(tmp_path)
+    model = {"csv": "linear", "text": "embedding-bag", "ts": "cnn1d"}.get(name.partition(":")[0], "mlp")
+    line = refused(invoke(tmp_path, "run", "--dataset", name, "--model", model, "--rounds", "1", *FEW))
+    assert says in line, line
+    assert not (tmp_path / "runs").exists()
