@@ -22,7 +22,7 @@ COLUMNS = (
     "global/all/head",
     "global/domain/head",
 )
-"""The accuracies a comparison shows, where they exist, beside those of its methods' papers; compare.json has the rest."""
+"""What a comparison shows, where it exists, beside the scores of its methods' papers; compare.json has the rest."""
 
 ABOUT = "accuracy in %, mean ± sample std; * diagnostic: nearest own class mean"
 
