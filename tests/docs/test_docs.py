@@ -105,7 +105,9 @@ def test_the_table_of_precisions_is_what_was_measured() -> None:
 
 
 PAGES = [
-    path for place in (".", "docs", "docs/methods", "docs/results") for path in sorted((ROOT / place).glob("*.md"))
+    path
+    for place in (".", "docs", "docs/methods", "docs/results", "docs/tutorials")
+    for path in sorted((ROOT / place).glob("*.md"))
 ]
 
 

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from protofed.report.outcome_tables import accuracy_cell, outcome_table
-from protofed.studies.comparison import MethodRow
+from protofed.studies.comparison import Comparison, MethodRow
 from protofed.studies.papers import find_target
 from protofed.studies.reproduced import ReproducedCell, Reproduction
 from protofed.studies.spread import Spread
@@ -58,3 +58,16 @@ def test_a_cell_has_a_star_if_it_is_a_diagnostic_and_a_dash_if_there_is_none() -
     row = MethodRow("fedavg", "own/own/head", [1, 1], accuracy, ["own/own/nearest"], OTHER, OTHER, OTHER)
     names = ("own/own/head", "own/own/nearest", "global/all/head")
     assert [accuracy_cell(row, name) for name in names] == ["55.0±7.1", "50.0±0.0*", "–"]
+
+
+def test_a_comparison_shows_the_score_of_each_methods_paper() -> None:
+    """Also by a rule that one method alone has."""
+    usual = {"own/own/head": Spread.of([50.0])}
+    rows = [
+        MethodRow("fedavg", "global/all/head", [1], usual, [], OTHER, OTHER, OTHER),
+        MethodRow("ditto", "own/own/personal", [1], usual | {"own/own/personal": Spread.of([70.0])}, [], *[OTHER] * 3),
+    ]
+    lines = [line.split() for line in shown(Comparison([], rows), width=160)]
+    (names,) = [line for line in lines if line[:1] == ["method"]]
+    cells = {line[0]: line[names.index("own/own/personal")] for line in lines if line[:1] in (["fedavg"], ["ditto"])}
+    assert cells == {"fedavg": "–", "ditto": "70.0±0.0"}

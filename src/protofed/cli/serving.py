@@ -327,7 +327,7 @@ def _table(rows: list[dict[str, Any]], rule: str) -> None:
         answer = "unknown" if row["refused"] else row["class"]
         example = [_like(row["example"])] if "example" in row else []
         lines.append([row["image"], answer, f"{row['distance']:.3f}", margin, _whose(row, rule), then, *example])
-    titles = ("image", "class", "distance", "margin", "won by", "then", "nearest example")
+    titles = ("sample", "class", "distance", "margin", "won by", "then", "nearest example")
     TextTable(titles[: len(lines[0])], lines, align="llrrl", text="wrapped").print()
 
 

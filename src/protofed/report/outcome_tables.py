@@ -24,7 +24,7 @@ COLUMNS = (
     "own/unseen/head",
     "global/unseen/head",
 )
-"""The accuracies a comparison shows, where they exist; the rest is in compare.json."""
+"""What a comparison shows, where it exists, beside the scores of its methods' papers; compare.json has the rest."""
 
 ABOUT = "accuracy in %, mean ± sample std; * diagnostic: nearest own class mean"
 
@@ -45,7 +45,8 @@ def outcome_table(outcome: object) -> TextTable:
 def comparison_table(comparison: Comparison) -> TextTable:
     """Mean ± std over seeds of the last round's accuracies, bytes per round and seconds, for each method."""
     found = [name for row in comparison.rows for name in row.accuracy]
-    names = [name for name in COLUMNS if name in found]
+    papers = [row.score for row in comparison.rows]  # a rule of a method's own is in no list
+    names = [name for name in dict.fromkeys((*COLUMNS, *papers)) if name in found]
     names += dict.fromkeys(name for name in found if "/novel/" in name and not split_name(name)[1])
     score = common_score([(row.score, row.accuracy.keys() - {*row.diagnostic}) for row in comparison.rows])
     names += metric_columns(comparison.rows, score)

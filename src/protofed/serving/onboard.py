@@ -251,7 +251,9 @@ def newcomer(predictor: Predictor, path: Path, shots: int | None, seed: int, lab
         train = train.take(order[places(train.labels[order]) < shots])
     test = test.take(torch.isin(test.labels, train.labels).nonzero().flatten())
     if not len(test):
-        raise UserError("--data", str(path), "it holds no test images of the classes that it holds training images of")
+        hint = "without a test part, every fifth sample of a class is for testing"
+        reason = "it holds no test samples of the classes that it holds training samples of"
+        raise UserError("--data", str(path), reason, hint=hint)
     preparation = Preparation() if predictor.encoder is not None else predictor.card.preparation
     return Client(train, test, torch.arange(len(test)), None, preparation)
 
