@@ -26,6 +26,11 @@ def npz(path: Path, x: Any, labels: Any = None, **more: Any) -> str:
     return f"npz:{path.name}"
 
 
+def unlabelled(path: Path) -> str:
+    np.savez(path, x=FLOATS)
+    return f"npz:{path.name}"
+
+
 def ts(path: Path, series: Sequence[str], classes: str = "a b") -> str:
     head = f"@problemName p\n@univariate true\n@classLabel true {classes}\n@data\n"
     path.write_text(head + "\n".join(series) + "\n")
@@ -60,7 +65,7 @@ WRONG: dict[str, tuple[Callable[[Path], str], str]] = {  # what makes it, and wh
     "csv: one column": (lambda at: csv(at / "t.csv", ["a"] * 9, "label"), "its only column"),
     "csv: a short row": (lambda at: csv(at / "t.csv", [*ROWS, "1,a"]), "row 31 has 2 values"),
     "csv: no header": (lambda at: csv(at / "t.csv", ROWS, "1,2,3"), "its first line holds numbers"),
-    "floats: no labels": (lambda at: (np.savez(at / "f.npz", x=FLOATS), "npz:f.npz")[1], "no array `labels`"),
+    "floats: no labels": (lambda at: unlabelled(at / "f.npz"), "no array `labels`"),
     "token ids: labels of another length": (lambda at: npz(at / "i.npz", IDS, np.arange(9)), "labels"),
     "series: no classes": (
         lambda at: ((at / "s.ts").write_text("@univariate true\n@data\n1,2:a\n"), "ts:s.ts")[1],
@@ -99,7 +104,7 @@ WRONG: dict[str, tuple[Callable[[Path], str], str]] = {  # what makes it, and wh
     "series: nothing": (lambda at: ts(at / "s.ts", []), "no series"),
     "text: an empty one": (lambda at: text(at / "t.tsv", [*LINES, "a\t "]), "line 31"),
     "text: an empty label": (lambda at: text(at / "t.tsv", [*LINES, "\tof a"]), "line 31"),
-    "pictures: none": (lambda at: ((at / "p").mkdir(), "folder:p")[1], "no pictures"),
+    "pictures: none": (lambda at: pictures(at / "p", 0), "no pictures"),
     # headers
     "csv: a name twice": (lambda at: csv(at / "t.csv", ROWS, "x,x,label"), "two columns are named 'x'"),
     "csv: a name missing": (lambda at: csv(at / "t.csv", ROWS, "x,,label"), "column 2 has no name"),

@@ -46,8 +46,8 @@ def asked(method: str, **more: Any) -> Experiment:
     return Experiment.from_mapping({"method": method, **given, **machine, **more})
 
 
-def federation(place: Path, experiment: Experiment, **says: Any) -> Loopback:
-    return Loopback({100 + k: with_folder(place, k, **says) for k in range(experiment.clients)})
+def federation(place: Path, **says: Any) -> Loopback:
+    return Loopback({100 + k: with_folder(place, k, **says) for k in range(3)})
 
 
 def owner(place: Path, number: int) -> Owner:
@@ -73,7 +73,7 @@ def assert_alike(ours: Exported, theirs: Exported) -> None:
 @pytest.mark.parametrize("method", [*PERSONAL, *WHOLE])
 def test_it_is_the_model_that_a_run_in_one_process_exports(method: str, tmp_path: Path) -> None:
     experiment = asked(method)
-    serve(federation(tmp_path, experiment), experiment, Settings(out=str(tmp_path / "run")))
+    serve(federation(tmp_path), experiment, Settings(out=str(tmp_path / "run")))
     local = play(tmp_path / "local", experiment)
     for number in range(3):
         assert_alike(exported(owner(tmp_path, number), own=True), export(local, number))
@@ -83,7 +83,7 @@ def test_it_is_the_model_that_a_run_in_one_process_exports(method: str, tmp_path
 
 def test_without_a_whole_model_it_is_the_clients_own(tmp_path: Path) -> None:
     experiment = asked("fedproto")
-    serve(federation(tmp_path, experiment), experiment, Settings(out=str(tmp_path / "run")))
+    serve(federation(tmp_path), experiment, Settings(out=str(tmp_path / "run")))
     card = exported(owner(tmp_path, 1)).predictor.card
     assert card.whose == "client 1"
     assert card.prototypes["source"] == "shared by the method"
@@ -109,7 +109,7 @@ def test_it_is_of_the_clients_own_data_and_names_no_path(tmp_path: Path) -> None
 
 def test_the_model_of_a_run_that_was_cut_off(tmp_path: Path) -> None:
     experiment = asked("fedper", rounds=4)
-    grid = federation(tmp_path, experiment)
+    grid = federation(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         serve(stopped(grid), experiment, Settings(out=str(tmp_path / "run")))
     made = exported(owner(tmp_path, 0))
@@ -137,7 +137,7 @@ def stopped(grid: Loopback) -> Loopback:
 def test_on_the_command_line(tmp_path: Path) -> None:
     for method in ("fedavg", "ditto"):
         experiment = asked(method, rounds=1)
-        serve(federation(tmp_path, experiment), experiment, Settings(out=str(tmp_path / method)))
+        serve(federation(tmp_path), experiment, Settings(out=str(tmp_path / method)))
     place, runs = "client-1", runs_of(owner(tmp_path, 1))
     assert len(runs) == 2
     done = invoke(tmp_path, "deploy", "export", place, "--id", "1", "--out", "model", "--json")
@@ -163,7 +163,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
 )
 def test_wrong_words_are_refused(words: list[str], says: str, tmp_path: Path) -> None:
     experiment = asked("local", rounds=1)
-    serve(federation(tmp_path, experiment), experiment, Settings(out=str(tmp_path / "run")))
+    serve(federation(tmp_path), experiment, Settings(out=str(tmp_path / "run")))
     done = invoke(tmp_path, "deploy", "export", "client-1", "--out", "model", *words)
     assert done.code == 2
     assert says in done.err

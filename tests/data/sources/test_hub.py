@@ -49,8 +49,8 @@ def pictures(number: int) -> Any:
 
 def texts(number: int) -> Any:
     features = {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
-    values = {"text": [f"{'good' if row % 2 else 'bad'} text" for row in range(number)]}
-    values["label"] = [row % 2 for row in range(number)]  # type: ignore[assignment]
+    values: dict[str, list[Any]] = {"text": [f"{'good' if row % 2 else 'bad'} text" for row in range(number)]}
+    values["label"] = [row % 2 for row in range(number)]
     return datasets.Dataset.from_dict(values, features=datasets.Features(features))
 
 
