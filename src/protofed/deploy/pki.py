@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from protofed.errors import UserError
+from protofed.errors import UserError, misused
 from protofed.internal.atomic_files import write_file
 
 Authority = tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
@@ -85,7 +85,7 @@ def open_authority(folder: Path, passphrase: str) -> Authority:
     try:
         key = load_pem_private_key(path.read_bytes(), passphrase.encode())
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm):
-        raise UserError.told(f"wrong passphrase: it does not open {path}") from None
+        raise misused("the passphrase", f"it does not open {path}") from None
     return certificate, cast(ec.EllipticCurvePrivateKey, key)
 
 
