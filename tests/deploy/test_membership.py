@@ -146,8 +146,10 @@ def running(place: Path) -> tuple[FederationFolder, Roster, Callable[[str], byte
     """A federation whose server knows its members, and the public key of each site."""
     federation = FederationFolder.open(place / "federation")
     enrol(federation, begin=True)
-    return federation, Roster(federation.members_file), lambda site: public_pem(
-        read_client_key(place / site / "key").public_key()
+    return (
+        federation,
+        Roster(federation.members_file),
+        lambda site: public_pem(read_client_key(place / site / "key").public_key()),
     )
 
 
@@ -283,7 +285,9 @@ def test_an_authority_that_ends_is_renewed_with_the_same_key(tmp_path: Path) -> 
     assert not renew_server(federation, passphrase)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}x", '{"x": {}}', '{"0": {"certificate": "none", "key_made_at": "client"}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}x", '{"x": {}}', '{"0": {"certificate": "none", "key_made_at": "client"}}']
+)
 def test_a_damaged_list_of_members_is_one_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "members.json").write_text(text)
     with pytest.raises(UserError, match=r"members\.json"):
@@ -413,7 +417,9 @@ def speaking(spoken: list[int], who: int) -> Callable[[Message], list[Message]]:
 NOW = wire.PROTOCOL
 
 
-@pytest.mark.parametrize(("spoken", "shown"), [([NOW + 1, NOW + 2], f"{NOW + 1} to {NOW + 2}"), ([NOW - 1] * 2, f"{NOW - 1}")])
+@pytest.mark.parametrize(
+    ("spoken", "shown"), [([NOW + 1, NOW + 2], f"{NOW + 1} to {NOW + 2}"), ([NOW - 1] * 2, f"{NOW - 1}")]
+)
 def test_a_client_of_another_time_is_left_out_with_a_line(spoken: list[int], shown: str, tmp_path: Path) -> None:
     asked = replace(experiment("fedproto"), rounds=1)
     (tmp_path / "nodes.json").write_text(json.dumps({k: 100 + k for k in range(4)}))

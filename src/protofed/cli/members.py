@@ -53,7 +53,8 @@ def admit_command(
     folder: Dir,
     request: Request,
     number: Annotated[
-        int | None, typer.Option("--id", help="The number of a client that was removed; the next new one, unless given.")
+        int | None,
+        typer.Option("--id", help="The number of a client that was removed; the next new one, unless given."),
     ] = None,
     days: Days = None,
 ) -> None:
@@ -109,7 +110,9 @@ def renew_command(
     passphrase = _passphrase(folder)
     for number in numbers or ():
         member = membership.renew_client(federation, number, request, passphrase, days)
-        print(f"client {number} is admitted until {member.until.date()}: send it {federation.client(number)}/client.crt")
+        print(
+            f"client {number} is admitted until {member.until.date()}: send it {federation.client(number)}/client.crt"
+        )
     if not numbers:
         anew = membership.renew_server(federation, passphrase, days)
         print("the server's certificate is renewed: end the server and start it again; runs go on then")

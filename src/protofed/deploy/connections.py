@@ -118,7 +118,9 @@ class Connections:
         self.failed = {}
         new = nodes - {client.node for client in self.known.values()} - self.refused.keys()
         if new:
-            questions = dict.fromkeys(sorted(new), Question("query.hello", pack(self.facts(protocols=[OLDEST, PROTOCOL]))))
+            questions = dict.fromkeys(
+                sorted(new), Question("query.hello", pack(self.facts(protocols=[OLDEST, PROTOCOL])))
+            )
             answers = exchange(self.grid, questions, "hello", self.settings.deadline, self._read_hello)
             for node, (number, client) in sorted(answers.given.items(), key=lambda item: item[1][0]):
                 self._bind(node, number, client)
