@@ -19,8 +19,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from flwr.app import Message
+from flwr.supercore.primitives.asymmetric import sign_message
 
 from protofed.deploy import client, wire
 from protofed.deploy.federation import FederationFolder
@@ -39,6 +40,7 @@ from protofed.deploy.wire import pack, seal, spoken_by, unpack
 from protofed.errors import LostError, RefusedError, UserError
 from protofed.messages import Broadcast
 from protofed.runs.folder import RunFolder
+from tests.deploy.test_fleet import call, signed
 from tests.deploy.test_rounds import QUICK, assert_same, brings, lines, sequential
 from tests.engines.test_alone import experiment
 from tests.support.command_line import invoke, refused, succeed
@@ -75,7 +77,7 @@ def test_a_clients_certificate_is_of_no_use_to_a_server(tmp_path: Path) -> None:
     authority = x509.load_pem_x509_certificate((tmp_path / "anna/ca.crt").read_bytes())
     certificate.verify_directly_issued_by(authority)
     usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage)
-    assert (usage.critical, list(usage.value)) == (True, [x509.ExtendedKeyUsageOID.CLIENT_AUTH])
+    assert (usage.critical, list(usage.value)) == (True, [ExtendedKeyUsageOID.CLIENT_AUTH])
     with pytest.raises(x509.ExtensionNotFound):
         certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
 
@@ -99,12 +101,12 @@ def test_who_is_not_let_in_is_told_why(tmp_path: Path) -> None:
     (tmp_path / "junk").write_bytes(b"\x00" * 100)
     path = tmp_path / "request.csr"
     before = (tmp_path / "federation/server/members.json").read_bytes()
-    for words, why in (
-        ((str(tmp_path / "none"),), "for REQUEST: it is not the file that"),
-        ((str(tmp_path / "junk"),), "for REQUEST: it is not the file that"),
-        ((made_request(path, key=rsa.generate_private_key(65537, 2048)),), "its key is of another kind"),
+    for file, why in (
+        (str(tmp_path / "none"), "for REQUEST: it is not the file that"),
+        (str(tmp_path / "junk"), "for REQUEST: it is not the file that"),
+        (made_request(path, key=rsa.generate_private_key(65537, 2048)), "its key is of another kind"),
     ):
-        assert why in refused(invoke(tmp_path, "deploy", "admit", "federation", *words))
+        assert why in refused(invoke(tmp_path, "deploy", "admit", "federation", file))
     for change in ({"damage": True}, {"key": ec.generate_private_key(ec.SECP256R1())}):
         assert "another kind, or did not sign it" in refused(
             invoke(tmp_path, "deploy", "admit", "federation", made_request(path, **change))
@@ -154,9 +156,6 @@ def running(place: Path) -> tuple[FederationFolder, Roster, Callable[[str], byte
 
 
 def test_a_removed_client_is_answered_no_longer_while_the_server_runs(tmp_path: Path) -> None:
-    from tests.deploy.test_fleet import call, signed
-    from flwr.supercore.primitives.asymmetric import sign_message
-
     passphrase = founded(tmp_path)
     assert [admitted(tmp_path, passphrase, site) for site in ("anna", "berta")] == [0, 1]
     federation, roster, key_of = running(tmp_path)
@@ -301,7 +300,7 @@ def test_the_keys_of_a_client_belong_together(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="it is of client-0, not of client 1"):
         check_keys(tmp_path / "anna", 1)
     (tmp_path / "anna/client.crt").write_bytes((tmp_path / "berta/client.crt").read_bytes())
-    with pytest.raises(UserError, match="it is not of .*anna/key"):
+    with pytest.raises(UserError, match=r"it is not of .*anna/key"):
         check_keys(tmp_path / "anna", 0)
 
 
@@ -363,7 +362,7 @@ def test_a_run_that_is_taken_up_again_has_the_members_of_now(tmp_path: Path) -> 
             raise KeyboardInterrupt
         return pulled(numbers)
 
-    grid.pull_messages = cut  # type: ignore[method-assign]
+    grid.pull_messages = cut  # type: ignore[method-assign, assignment]
     with pytest.raises(KeyboardInterrupt):
         serve(grid, asked, settings(tmp_path))
     assert len(lines(tmp_path / "run")) == 3
@@ -378,7 +377,7 @@ def test_a_run_that_is_taken_up_again_has_the_members_of_now(tmp_path: Path) -> 
 def test_who_joins_a_divided_dataset_needs_data_of_its_own(tmp_path: Path) -> None:
     """Others keep the parts that they have."""
     asked = replace(experiment("fedproto"), clients=3, model="mlp", params={}, rounds=3)
-    nodes = {**{n: node for n, node in enumerate(in_simulation(3).values())}, 3: {"partition-id": 3}}
+    nodes = {**dict(enumerate(in_simulation(3).values())), 3: {"partition-id": 3}}
     grid = changing(tmp_path, nodes, {("", ""): [0, 1, 2], ("train", "1"): [0, 1, 2, 3]})
     serve(grid, asked, settings(tmp_path))
     told = lines(tmp_path / "run")

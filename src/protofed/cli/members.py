@@ -21,10 +21,8 @@ Days = Annotated[int | None, typer.Option("--days", help="For how many days; `da
 
 def _passphrase(folder: Path) -> str:
     """That of the authority's key, typed without being shown, or a line of the input."""
-    if sys.stdin.isatty():
-        found = getpass.getpass(f"passphrase of {folder}/server/ca.key: ")
-    else:
-        found = sys.stdin.readline()
+    asked = f"passphrase of {folder}/server/ca.key: "
+    found = getpass.getpass(asked) if sys.stdin.isatty() else sys.stdin.readline()
     if not found.strip():
         raise missing_value("passphrase", f"it is that of {folder}/server/ca.key, which `deploy init` has said")
     return found.strip()
@@ -54,7 +52,7 @@ def admit_command(
     request: Request,
     number: Annotated[
         int | None,
-        typer.Option("--id", help="The number of a client that was removed; the next new one, unless given."),
+        typer.Option("--id", help="The number of one that was removed; the next new one, unless given."),
     ] = None,
     days: Days = None,
 ) -> None:

@@ -2,7 +2,7 @@
 
 DIR/federation.yaml      address, deadlines
 DIR/server/              stays at the server: its certificate and key, members.json, messages that wait
-DIR/clients/K/           goes to client K: its certificate, that of the authority, client.yaml; its key if `init` made it
+DIR/clients/K/           goes to client K: its certificate, the authority's, client.yaml; its key if `init` made it
 DIR/runs/                what came out
 """
 

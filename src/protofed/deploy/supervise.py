@@ -116,8 +116,8 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
     if owner.server is None or where is None or int(where[1]) > 65535:
         raise UserError(f"server in {path}", owner.server, "it must be the server's address, as HOST:PORT")
     check_keys(place, number)
-    for line in notes(place, number):
-        warn(line)
+    for soon in notes(place, number):
+        warn(soon)
     words = [str(path), *(["--data", data] if data is not None else [])]
     with (
         alone(place / "client.log"),
@@ -137,9 +137,11 @@ def check_server(address: str, authority: Path) -> None:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
-        with socket.create_connection((host, int(port)), FIRST_LOOK) as line:
-            with ssl.create_default_context(cafile=authority).wrap_socket(line, server_hostname=host) as safe:
-                said = x509.load_der_x509_certificate(safe.getpeercert(binary_form=True) or b"")
+        with (
+            socket.create_connection((host, int(port)), FIRST_LOOK) as line,
+            ssl.create_default_context(cafile=authority).wrap_socket(line, server_hostname=host) as safe,
+        ):
+            said = x509.load_der_x509_certificate(safe.getpeercert(binary_form=True) or b"")
         for soon in note("the server's certificate", said.not_valid_after_utc, "whoever runs the server renews it"):
             warn(soon)
     except ssl.SSLCertVerificationError as error:
