@@ -127,8 +127,10 @@ def test_who_is_not_let_in_is_told_why(tmp_path: Path) -> None:
     assert (tmp_path / "federation/server/members.json").read_bytes() == before
     succeed(tmp_path, "deploy", "remove", "federation", "--id", "1")
     outcome = typed(passphrase, tmp_path, "deploy", "admit", "federation", copied)
-    assert "its key is that of client 1, which was removed" in outcome.err
+    assert "its key is that of client 1, and holds no more" in outcome.err
     assert typed(passphrase, tmp_path, "deploy", "admit", "federation", request, "--id", "1").code == 0
+    outcome = typed(passphrase, tmp_path, "deploy", "admit", "federation", copied)
+    assert "its key is that of client 1, and holds no more" in outcome.err
     assert "there is no such client" in refused(invoke(tmp_path, "deploy", "remove", "federation", "--id", "7"))
 
 

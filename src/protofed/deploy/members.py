@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import fcntl
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,6 +35,7 @@ class Member:
     certificate: str  # PEM
     key_made_at: KeyMadeAt  # a key that was made at the server was known there
     removed: str | None = None  # when
+    before: Sequence[str] = ()  # fingerprints of the keys that this number had, which are admitted no more
 
     @property
     def _certificate(self) -> x509.Certificate:
@@ -139,7 +140,7 @@ def admit(
         raise UserError("--id", number, f"the next new one is {fresh}")
     _check_new(members, key)
     certificate = certify_client(number, name, key, authority, days)
-    members[number] = Member(_pem(certificate), key_made_at)
+    members[number] = Member(_pem(certificate), key_made_at, before=_keys(members.get(number)))
     return number
 
 
@@ -162,7 +163,7 @@ def renew(
     else:
         _check_new(members, asked[0])
         certificate = certify_client(number, asked[1], asked[0], authority, days)
-        members[number] = Member(_pem(certificate), "client")
+        members[number] = Member(_pem(certificate), "client", before=_keys(old))
 
 
 def remove(members: dict[int, Member], number: int) -> None:
@@ -192,10 +193,16 @@ def same_key(one: EllipticCurvePublicKey, other: EllipticCurvePublicKey) -> bool
 def _check_new(members: Mapping[int, Member], key: EllipticCurvePublicKey) -> None:
     """Refuse the key of somebody else: who has it speaks for both; one that was removed may be in wrong hands."""
     for number, member in members.items():
-        if same_key(member.key, key):
-            why = f"its key is that of client {number}" + (", which was removed" if member.removed else "")
+        if fingerprint(key) in _keys(member):
+            gone = member.removed is not None or not same_key(member.key, key)
+            why = f"its key is that of client {number}" + (", and holds no more" if gone else "")
             hint = "let the client make another: `protofed deploy join PLACE --renew`"
             raise UserError("REQUEST", fingerprint(key), why, hint=hint)
+
+
+def _keys(member: Member | None) -> Sequence[str]:
+    """All that a number has had, if anybody had it."""
+    return () if member is None else (*member.before, fingerprint(member.key))
 
 
 def _pem(certificate: x509.Certificate) -> str:
