@@ -20,7 +20,7 @@ from pathlib import Path
 import yaml
 from cryptography import x509
 
-from protofed.deploy.members import Member, MembersFile, admit, present
+from protofed.deploy.members import Admission, MembersFile, admit, present
 from protofed.deploy.owner import template
 from protofed.deploy.pki import (
     AUTHORITY_DAYS,
@@ -99,7 +99,7 @@ class FederationFolder:
         """Who was admitted."""
         return MembersFile(self.server)
 
-    def members(self) -> dict[int, Member]:
+    def members(self) -> dict[int, Admission]:
         """The clients of the federation as it is."""
         return present(self.members_file.read())
 
@@ -160,7 +160,7 @@ def _fill(federation: FederationFolder, clients: int) -> str:
     return passphrase
 
 
-def write_bundle(federation: FederationFolder, number: int, member: Member, authority: x509.Certificate) -> None:
+def write_bundle(federation: FederationFolder, number: int, member: Admission, authority: x509.Certificate) -> None:
     """What a client needs beside its key, none of it secret; a client.yaml that is there stays as it is."""
     place = federation.client(number)
     place.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ REMOVED = "it was removed from the federation"
 
 
 @dataclass(frozen=True)
-class Member:
+class Admission:
     """A client that was admitted: the certificate of its key, and what became of it."""
 
     certificate: str  # PEM
@@ -81,7 +81,7 @@ class MembersFile:
     def __init__(self, server: Path) -> None:
         self.path = server / "members.json"
 
-    def read(self) -> dict[int, Member]:
+    def read(self) -> dict[int, Admission]:
         """All that were ever admitted.
 
         Raises:
@@ -90,7 +90,9 @@ class MembersFile:
         said = read_json(self.path)
         if not (isinstance(said, dict) and all(number.isascii() and number.isdecimal() for number in said)):
             raise UserError("FILE", str(self.path), "it must say who was admitted")
-        found = {int(number): made(f"client {number} in {self.path}", Member, value) for number, value in said.items()}
+        found = {
+            int(number): made(f"client {number} in {self.path}", Admission, value) for number, value in said.items()
+        }
         for number, member in found.items():
             try:
                 _ = member.name, member.key, member.until
@@ -98,13 +100,13 @@ class MembersFile:
                 raise UserError("FILE", str(self.path), f"the certificate of client {number} is none") from None
         return dict(sorted(found.items()))
 
-    def write(self, members: Mapping[int, Member]) -> None:
+    def write(self, members: Mapping[int, Admission]) -> None:
         """Replace it, whole or not at all."""
         said = {str(number): asdict(member) for number, member in sorted(members.items())}
         write_text(self.path, json.dumps(said, indent=1) + "\n")
 
     @contextmanager
-    def changing(self) -> Iterator[dict[int, Member]]:
+    def changing(self) -> Iterator[dict[int, Admission]]:
         """All that were admitted, to be changed by nobody else meanwhile, and written at the end."""
         with self.path.with_name("members.lock").open("ab") as claim:
             fcntl.flock(claim, fcntl.LOCK_EX)
@@ -113,13 +115,13 @@ class MembersFile:
             self.write(members)
 
 
-def present(members: Mapping[int, Member]) -> dict[int, Member]:
+def present(members: Mapping[int, Admission]) -> dict[int, Admission]:
     """Those that were not removed."""
     return {number: member for number, member in members.items() if member.removed is None}
 
 
 def admit(
-    members: dict[int, Member],
+    members: dict[int, Admission],
     number: int | None,
     name: str,
     key: EllipticCurvePublicKey,
@@ -140,12 +142,12 @@ def admit(
         raise UserError("--id", number, f"the next new one is {fresh}")
     _check_new(members, key)
     certificate = certify_client(number, name, key, authority, days)
-    members[number] = Member(_pem(certificate), key_made_at, before=_keys(members.get(number)))
+    members[number] = Admission(_pem(certificate), key_made_at, before=_keys(members.get(number)))
     return number
 
 
 def renew(
-    members: dict[int, Member],
+    members: dict[int, Admission],
     number: int,
     asked: tuple[EllipticCurvePublicKey, str] | None,
     authority: Authority,
@@ -163,16 +165,16 @@ def renew(
     else:
         _check_new(members, asked[0])
         certificate = certify_client(number, asked[1], asked[0], authority, days)
-        members[number] = Member(_pem(certificate), "client", before=_keys(old))
+        members[number] = Admission(_pem(certificate), "client", before=_keys(old))
 
 
-def remove(members: dict[int, Member], number: int) -> None:
+def remove(members: dict[int, Admission], number: int) -> None:
     """Answer it no longer."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     members[number] = replace(member_of(members, number), removed=now)
 
 
-def member_of(members: Mapping[int, Member], number: int) -> Member:
+def member_of(members: Mapping[int, Admission], number: int) -> Admission:
     """A client that was not removed.
 
     Raises:
@@ -190,7 +192,7 @@ def same_key(one: EllipticCurvePublicKey, other: EllipticCurvePublicKey) -> bool
     return public_pem(one) == public_pem(other)
 
 
-def _check_new(members: Mapping[int, Member], key: EllipticCurvePublicKey) -> None:
+def _check_new(members: Mapping[int, Admission], key: EllipticCurvePublicKey) -> None:
     """Refuse the key of somebody else: who has it speaks for both; one that was removed may be in wrong hands."""
     for number, member in members.items():
         if fingerprint(key) in _keys(member):
@@ -200,7 +202,7 @@ def _check_new(members: Mapping[int, Member], key: EllipticCurvePublicKey) -> No
             raise UserError("REQUEST", fingerprint(key), why, hint=hint)
 
 
-def _keys(member: Member | None) -> Sequence[str]:
+def _keys(member: Admission | None) -> Sequence[str]:
     """All that a number has had, if anybody had it."""
     return () if member is None else (*member.before, fingerprint(member.key))
 

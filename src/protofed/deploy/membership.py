@@ -10,7 +10,7 @@ from typing import Any
 
 from protofed.deploy.events import Events
 from protofed.deploy.federation import FederationFolder, write_bundle
-from protofed.deploy.members import Member, admit, member_of, present, remove, renew
+from protofed.deploy.members import Admission, admit, member_of, present, remove, renew
 from protofed.deploy.pki import (
     AUTHORITY_DAYS,
     certify,
@@ -55,7 +55,7 @@ def admit_client(
     return number
 
 
-def remove_client(federation: FederationFolder, number: int) -> Member:
+def remove_client(federation: FederationFolder, number: int) -> Admission:
     """Answer a client no longer, from its next call on."""
     with federation.members_file.changing() as members:
         remove(members, number)
@@ -67,7 +67,7 @@ def remove_client(federation: FederationFolder, number: int) -> Member:
 
 def renew_client(
     federation: FederationFolder, number: int, request: Path | None, passphrase: str, days: int | None = None
-) -> Member:
+) -> Admission:
     """Let an admission hold for longer, by the key that the client has or by the one that it asks for."""
     asked = None if request is None else read_request(request)
     authority = open_authority(federation.server, passphrase)
@@ -102,7 +102,7 @@ def _days(federation: FederationFolder, days: int | None) -> int:
     return federation.days if days is None else days
 
 
-def _record(federation: FederationFolder, kind: str, number: int, member: Member) -> None:
+def _record(federation: FederationFolder, kind: str, number: int, member: Admission) -> None:
     about = {"name": member.name, "key": fingerprint(member.key), "until": member.until.date().isoformat()}
     Events(federation.server / "events.jsonl").write(kind=kind, client=number, **about)
 
