@@ -189,7 +189,8 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
         (tmp_path / name / "config.yaml").write_text(Experiment("fedavg", clients=2, seed=7, device="cuda").to_yaml())
     (tmp_path / "begun/flower.json").write_text("{}")
     for words, why in (
-        (("init", "other", "--clients", "0"), "--clients"),
+        (("init", "other", "--clients", "-1"), "--clients"),
+        (("init", "other", "--minimum", "0"), "--minimum"),
         (("init", "other", "--clients", "2", "--minimum", "3"), "--minimum"),
         (("init", "other", "--clients", "2", "--port", "70000"), "--port"),
         *(((*other, "--host", host), "--host") for host in ("", 65 * "a", "é.org", "bad host!", "a..b", "fe80::1%lo")),
@@ -321,7 +322,7 @@ def test_what_init_could_not_finish_is_gone(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr("protofed.deploy.federation.certify", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        init(FederationFolder(tmp_path / "federation", 2))
+        init(FederationFolder(tmp_path / "federation"), 2)
     assert not list(tmp_path.iterdir())
 
 
@@ -343,10 +344,10 @@ def test_status_without_a_server_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("host: here\n", "missing value for clients in "),
-        ("clients: three\n", "'three' for clients in "),
-        ("clients: 3\nprot: 9\n", "did you mean 'port'"),
-        ("clients: 3\nfolder: /\n", "'folder'"),
+        ("host: 3\n", "'3' for host in "),
+        ("port: three\n", "'three' for port in "),
+        ("prot: 9\n", "did you mean 'port'"),
+        ("folder: /\n", "'folder'"),
     ],
 )
 def test_a_federation_that_is_none_is_one_error(tmp_path: Path, text: str, message: str) -> None:

@@ -306,7 +306,8 @@ def test_reasons_are_named(tmp_path: Path) -> None:
         )
         twice.send_signal(signal.SIGINT)
         assert twice.wait(30) == 0
-        (copy / "key").write_bytes((other.folder / "clients/0/key").read_bytes())
+        for name in ("key", "client.crt"):
+            (copy / name).write_bytes((other.folder / "clients/0" / name).read_bytes())
         outcome = invoke(tmp_path, "deploy", "client", "copy", "--id", "0")
         assert (outcome.code, outcome.err) == (1, "error: not connected: its key is not registered\n")
         early.send_signal(signal.SIGINT)

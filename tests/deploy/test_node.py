@@ -25,7 +25,7 @@ from protofed.errors import UserError
 def line(place: Path, answer: Callable[[httpx.Request], httpx.Response]) -> Line:
     """A client whose server is a function."""
     make_authority(place, 1, "a long passphrase")
-    make_client_key(place / "key", place / "key.pub")
+    make_client_key(place / "key")
     made = Line("localhost:9", place / "ca.crt", place / "key", 1_000_000)
     made.client._client._mounts = {}
     made.client._client._transport = httpx.MockTransport(answer)

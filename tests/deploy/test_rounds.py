@@ -740,7 +740,7 @@ def test_a_node_is_one_client_and_a_client_one_node(tmp_path: Path, caplog: pyte
     serve(Loopback(nodes), replace(experiment("fedproto"), rounds=1), settings)
     assert lines(tmp_path / "run")[0]["participants"] == [0, 1, 2]
     assert "node 104 is refused: client 2 is another node" in caplog.text
-    assert "node 105 is left out: error 102: UserError" in caplog.text
+    assert "node 105 is left out: it refuses: the experiment divides its dataset among clients 0 to 3" in caplog.text
     assert "its key is not that of client 3" in caplog.text
 
 
@@ -757,6 +757,7 @@ def test_without_a_list_of_nodes_that_can_be_read_nobody_is_let_in(text: str | N
     "change",
     [
         {"run": None},
+        {"protocol": "7"},
         {"brings": "some"},
         {"classes": []},
         {"shapes": [[1, 8, 8]]},
@@ -770,7 +771,7 @@ def test_without_a_list_of_nodes_that_can_be_read_nobody_is_let_in(text: str | N
 )
 def test_a_damaged_label_of_a_run_is_said(change: dict[str, Any], tmp_path: Path) -> None:
     label = {"run": "abc", "brings": False, "classes": ["a"], "domains": ["b"], "shapes": [[1, 8, 8]] * 4}
-    label |= {"tokens": [0] * 4, "masked": [False] * 4}
+    label |= {"tokens": [0] * 4, "masked": [False] * 4, "protocol": 7}
     (tmp_path / "flower.json").write_text(json.dumps(label))
     assert read_network_label(tmp_path / "flower.json", 4) == label
     (tmp_path / "flower.json").write_text(json.dumps(label | change))

@@ -32,7 +32,8 @@ class Deployment:
         self.place, self.folder, self.clients = place, place / "federation", clients
         self.processes: dict[str, subprocess.Popen[str]] = {}
         flags = [word for name, value in says.items() for word in (f"--{name}", str(value))]
-        succeed(place, "deploy", "init", "federation", "--clients", str(clients), "--port", str(self.port), *flags)
+        words = ("deploy", "init", "federation", "--clients", str(clients), "--port", str(self.port), *flags)
+        self.passphrase = succeed(place, *words).out.split()[-1]
 
     def __enter__(self) -> Deployment:
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from protofed.cli import runs, watch, report, theory, sweep, reproduce, lists, data, encoder, serving, deploy  # isort: skip  (the order of the commands in --help)
+from protofed.cli import runs, watch, report, theory, sweep, reproduce, lists, data, encoder, serving, deploy, members  # isort: skip  (the order of the commands in --help)
 from protofed.cli.common import app, speaks
 from protofed.cli.usage import is_usage_error, usage_error
 from protofed.errors import HintedError, LostError, UserError
@@ -17,6 +17,7 @@ __all__ = [
     "encoder",
     "lists",
     "main",
+    "members",
     "report",
     "reproduce",
     "runs",

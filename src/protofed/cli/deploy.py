@@ -1,4 +1,4 @@
-"""Over a network, on Flower: a federation in five commands, the app for those who have one, and the simulation."""
+"""Over a network, on Flower: a federation in a few commands, the app for those who have one, and the simulation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ group = subcommands("deploy", "A federation of real machines, on Flower.")
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.")]
 
 
-def _need_flower() -> None:
+def need_flower() -> None:
     if find_spec("flwr") is None:  # imported where it is used
         raise misused("Flower", "it is not installed", hint="pip install 'protofed[flower]'")
 
@@ -45,7 +45,10 @@ def _need_flower() -> None:
 @command("init", "deploy init federation --clients 3", group)
 def init_command(
     folder: Dir,
-    clients: Annotated[int, typer.Option("--clients", help="Number of clients.")],
+    clients: Annotated[
+        int,
+        typer.Option("--clients", help="Number of clients whose keys are made here, to try it; others `join`."),
+    ] = 0,
     host: Annotated[
         str | None,
         typer.Option(
@@ -60,22 +63,25 @@ def init_command(
     wait: Annotated[float | None, typer.Option("--wait", help="Seconds to wait for clients.")] = None,
 ) -> None:
     """Make a federation's certificates, keys and configuration."""
-    _need_flower()
+    need_flower()
     from protofed.deploy.federation import FederationFolder, init
 
     flags = {"host": host, "port": port, "minimum": minimum, "deadline": deadline, "wait": wait}
     given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
-    made = FederationFolder(folder.resolve(), clients, **given)
-    passphrase = init(made)
+    made = FederationFolder(folder.resolve(), **given)
+    passphrase = init(made, clients)
     print(f"{folder}: server at {made.address}, {clients} clients")
-    print(f"give each client its folder, {folder}/clients/K, and nobody else: it holds the client's key")
-    print(f"passphrase of {folder}/server/ca.key, needed to renew certificates; it is written nowhere: {passphrase}")
+    if clients:
+        print(f"give each client its folder, {folder}/clients/K, and nobody else: it holds the client's key")
+    else:
+        print(f"clients ask to be let in: `protofed deploy join PLACE`, then `protofed deploy admit {folder} REQUEST`")
+    print(f"passphrase of {folder}/server/ca.key, needed to admit and renew; it is written nowhere: {passphrase}")
 
 
 @command("server", "deploy server federation", group)
 def server_command(folder: Dir) -> None:
     """Run the server until Ctrl-C."""
-    _need_flower()
+    need_flower()
     from protofed.deploy import supervise
     from protofed.deploy.federation import FederationFolder
 
@@ -98,7 +104,7 @@ def client_command(
     ] = None,
 ) -> None:
     """Run a client until Ctrl-C."""
-    _need_flower()
+    need_flower()
     from protofed.deploy import supervise
 
     if explain is not None:
@@ -134,7 +140,7 @@ def export_command(
     as_json: Json = False,
 ) -> None:
     """Make a model of a client's last run, at the client."""
-    _need_flower()
+    need_flower()
     from protofed.deploy.client_export import exported
     from protofed.deploy.supervise import owner_at, place_of
 
@@ -154,7 +160,7 @@ def run_command(
     as_json: Json = False,
 ) -> None:
     """Run an experiment with all clients."""
-    _need_flower()
+    need_flower()
     from protofed.deploy import federation_runs
     from protofed.deploy.federation import FederationFolder
     from protofed.deploy.server import check
@@ -163,8 +169,9 @@ def run_command(
     from protofed.runs.result import Result
 
     federation = FederationFolder.open(folder)
-    experiment = Experiment.from_mapping({"clients": federation.clients, **read_yaml(config)})
     path = out or fresh_path(config.stem, federation.folder / "runs")
+    clients = max(1, federation_runs.clients_of(federation, path))
+    experiment = Experiment.from_mapping({"clients": clients, **read_yaml(config)})
     federation_runs.check(federation, experiment, path)
     check(experiment)
     shown = progress(quiet)
@@ -179,7 +186,7 @@ def run_command(
 @command("status", "deploy status federation", group)
 def status_command(folder: Dir, as_json: Json = False) -> None:
     """Who is connected, and what has been run."""
-    _need_flower()
+    need_flower()
     from protofed.deploy import federation_runs
     from protofed.deploy.federation import FederationFolder
 
@@ -188,6 +195,8 @@ def status_command(folder: Dir, as_json: Json = False) -> None:
         print(json.dumps(found, indent=2))
         raise typer.Exit(0 if found["running"] else 1)
     print(f"server at {found['address']}: {'running' if found['running'] else 'not running'}")
+    for line in found["warnings"]:
+        print(f"warning: {line}")
     for client, state in found["clients"].items():
         print(f"client {client}: {state}")
     for run in found["runs"]:
@@ -204,7 +213,7 @@ def flower_app_command(
     config: Config = None,
 ) -> None:
     """Write a Flower app of an experiment, for `flwr run DIR`."""
-    _need_flower()
+    need_flower()
     from protofed.data.splits import check_split
     from protofed.deploy.flower_app import write_app
     from protofed.deploy.server_settings import Settings
@@ -218,7 +227,7 @@ def flower_app_command(
 
 def simulate_command(experiment: Experiment, path: Path, quiet: bool, as_json: bool) -> None:
     """A run in Flower's simulation."""
-    _need_flower()
+    need_flower()
     from protofed.deploy.simulation import simulate
 
     again = f"protofed resume {path}"

@@ -23,12 +23,26 @@ from protofed.data.build import federation_of
 from protofed.deploy.client_memory import PUBLIC as MODEL
 from protofed.deploy.client_memory import SECRETS, ClientMemory, FolderMemory, last_round, recall, remember
 from protofed.deploy.events import Events
-from protofed.deploy.ledger import RunLedger, Today, check_room
+from protofed.deploy.ledger import RunLedger, Today, check_room, forget_old
 from protofed.deploy.owner import PARTS, Owner
 from protofed.deploy.received import Received
-from protofed.deploy.wire import FAILED, LARGEST, REFUSED, Packet, numbered, pack, part_of, read_book, spelt, unpack
+from protofed.deploy.wire import (
+    FAILED,
+    LARGEST,
+    OLDEST,
+    PROTOCOL,
+    REFUSED,
+    Packet,
+    numbered,
+    pack,
+    part_of,
+    read_book,
+    respoken,
+    spelt,
+    unpack,
+)
 from protofed.engines.public_phase import PublicPhase
-from protofed.errors import RefusedError, UserError
+from protofed.errors import RefusedError
 from protofed.evaluation.names import split_name
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload, tensors_in
@@ -136,7 +150,8 @@ class WarmClient:
         if memory is None:
             memory = self._folder(facts["run"])
         asked = Asked(facts, data, experiment, memory, RunLedger.of(memory, experiment))
-        return HANDLERS[kind](self, asked)
+        answer = HANDLERS[kind](self, asked)
+        return answer if facts["protocol"] == PROTOCOL else respoken(answer, facts["protocol"])
 
     def arrive(self, asked: Asked, after: bool = False) -> Arrived:
         """This client as it is before a round, or after it, and what it was sent."""
@@ -222,8 +237,13 @@ class WarmClient:
         if not (isinstance(run, str) and run.isalnum() and run.isascii() and len(run) <= 64):
             raise RefusedError("the run has no plain name")
         assert self.owner.memory is not None  # client.yaml has one
-        check_room(Path(self.owner.memory), run, self.owner)
-        return FolderMemory(Path(self.owner.memory) / run)
+        folder = Path(self.owner.memory)
+        if not (folder / run).is_dir():
+            for old in forget_old(folder, self.owner):
+                if self.events is not None:
+                    self.events.write(kind="forgotten", run=old)
+        check_room(folder, run, self.owner)
+        return FolderMemory(folder / run)
 
     def _count(self, **what: int) -> None:
         if self.owner.memory is not None:
@@ -268,10 +288,14 @@ def federation_here(experiment: Experiment, owner: Owner) -> Federation:
     else:
         whole = federation_of(mine)
         if owner.id not in whole.members:
-            raise UserError("id", owner.id, f"the experiment has clients 0 to {len(whole.clients) - 1}")
+            raise RefusedError(
+                f"the experiment divides its dataset among clients 0 to {len(whole.clients) - 1}: who joins later "
+                "needs data of its own (--data)"
+            )
         clients = (whole.members[owner.id],)
     sizes = None if owner.data is not None else whole.class_sizes
-    return replace(whole, clients=clients, numbers=(owner.id,), size=experiment.number_of_clients, sizes=sizes)
+    size = max(experiment.number_of_clients, owner.id + 1)  # one that joined after the run began has a number beyond
+    return replace(whole, clients=clients, numbers=(owner.id,), size=size, sizes=sizes)
 
 
 def hello(client: WarmClient, asked: Asked) -> Packet:
@@ -280,7 +304,7 @@ def hello(client: WarmClient, asked: Asked) -> Packet:
     train, prepared = here.clients[0].train, here.clients[0].preparation
     named = {"classes": here.classes, "domains": here.domains}
     about = {"brings": client.owner.data is not None, "samples": len(train), "shape": list(train.x.shape[1:])}
-    about |= {"tokens": prepared.tokens, "masked": prepared.masked}
+    about |= {"tokens": prepared.tokens, "masked": prepared.masked, "protocols": [OLDEST, PROTOCOL]}
     return pack({"id": client.owner.id, **about, **named})
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +15,8 @@ from flwr.serverapp import Grid
 from protofed.data.preparation import Shape
 from protofed.deploy.exchange import Question, exchange
 from protofed.deploy.server_settings import Settings, read_nodes
-from protofed.deploy.wire import LARGEST, Packet, pack, unpack
-from protofed.errors import RefusedError
+from protofed.deploy.wire import LARGEST, OLDEST, PROTOCOL, Packet, Range, check_protocol, pack, spoken_by, unpack
+from protofed.errors import LostError, RefusedError
 from protofed.experiment import Experiment
 from protofed.runs.network_label import MOST_CLASSES, is_usable
 
@@ -30,7 +30,9 @@ MOST_SAMPLES = 10**9
 PAUSE = 1.0
 """Seconds between two looks for clients."""
 AWAY = "not connected"
+REMOVED = "it was removed from the federation"
 NO_DATA = "it brings no data, but others do: say --data"
+NO_PART = "it joined after the run began, of whose dataset it has no part: say --data"
 SOME_DATA = "it brings data, and nobody did when the run began"
 
 
@@ -38,6 +40,7 @@ class Known(NamedTuple):
     """A client that has said who it is."""
 
     node: int
+    protocols: Range  # that it speaks
     brings: bool  # data of its own
     samples: int  # that it says it trains on
     shape: Shape
@@ -53,9 +56,45 @@ class Connections:
         self.known: dict[int, Known] = {}
         self.classes: list[str] | None = None  # of the run, once it has begun
         self.brings: bool | None = None  # likewise
+        self.protocol: int | None = None  # likewise
         self.refused: dict[int, str] = {}  # nodes
         self.failed: dict[int, str] = {}  # nodes that did not say who they are when they were last asked
-        self.registered = read_nodes(Path(settings.nodes)) if settings.nodes else {}
+        self.registered: dict[int, int] = {}  # the node of each client, where keys say that
+        self._read_registered()
+        self._members: Sequence[int] = self.members()
+
+    def members(self) -> Sequence[int]:
+        """Who may take part from now on: who is a member of the federation, which may change while a run goes on.
+
+        Where keys do not say who is who, it is as many clients as the experiment has.
+
+        Raises:
+            LostError: there is nobody any longer.
+        """
+        self._read_registered()
+        self._members = sorted(self.registered) if self.settings.nodes else range(self.experiment.number_of_clients)
+        if not self._members:
+            raise LostError("the federation has no clients", "`protofed deploy admit` lets some in")
+        return self._members
+
+    def settle(self) -> int:
+        """The protocol of a run that begins: the highest that the server and all who are there speak.
+
+        Whoever does not speak it then, or comes later and does not, is refused.
+        """
+        self.protocol = min([PROTOCOL, *(client.protocols[1] for client in self.known.values())])
+        for number, client in list(self.known.items()):
+            if why := self._objection_to(client.protocols):
+                del self.known[number]
+                self._refuse(client.node, why)
+        return self.protocol
+
+    def _read_registered(self) -> None:
+        """What the federation's server has written, if that is new."""
+        registered = read_nodes(Path(self.settings.nodes)) if self.settings.nodes else {}
+        if registered != self.registered:
+            self.registered, self.refused = registered, {}  # who was refused may be a member now
+            self.known = {number: one for number, one in self.known.items() if registered.get(number) == one.node}
 
     def domains(self, begun: Sequence[str]) -> list[str]:
         """Those that a run began with, and those of who came later: results are told by domain, nothing else is."""
@@ -63,16 +102,25 @@ class Connections:
 
     def facts(self, **more: Any) -> dict[str, Any]:
         """What every message says."""
-        return {"run": self.run, "experiment": dataclasses.asdict(self.experiment), **more}
+        protocol = OLDEST if self.protocol is None else self.protocol
+        return {"protocol": protocol, "run": self.run, "experiment": dataclasses.asdict(self.experiment), **more}
+
+    def check_protocol(self, facts: Mapping[str, Any]) -> None:
+        """Refuse an answer in another protocol than the run's."""
+        if self.protocol is not None:
+            check_protocol((facts["protocol"], facts["protocol"]), (self.protocol, self.protocol))
 
     def connected(self) -> dict[int, int]:
         """The nodes of the clients that are there now; new ones are asked who they are."""
+        self._read_registered()
         nodes = set(self.grid.get_node_ids())
         self.refused = {node: why for node, why in self.refused.items() if node in nodes}  # it may return mended
         self.failed = {}
         new = nodes - {client.node for client in self.known.values()} - self.refused.keys()
         if new:
-            questions = dict.fromkeys(sorted(new), Question("query.hello", pack(self.facts())))
+            questions = dict.fromkeys(
+                sorted(new), Question("query.hello", pack(self.facts(protocols=[OLDEST, PROTOCOL])))
+            )
             answers = exchange(self.grid, questions, "hello", self.settings.deadline, self._read_hello)
             for node, (number, client) in sorted(answers.given.items(), key=lambda item: item[1][0]):
                 self._bind(node, number, client)
@@ -80,12 +128,14 @@ class Connections:
             self.failed = answers.left_out
             for node, reason in self.failed.items():
                 LOG.warning("node %d is left out: %s", node, reason)
-        return {number: client.node for number, client in sorted(self.known.items()) if client.node in nodes}
+        known = {number: client.node for number, client in sorted(self.known.items()) if number in self._members}
+        return {number: node for number, node in known.items() if node in nodes}
 
     def absent(self, members: Collection[int]) -> dict[int, str]:
         """Why some clients do not take part; whose node it was that failed is known from their keys."""
         reasons, nodes = self.refused | self.failed, self.registered
-        return {member: reasons.get(nodes[member], AWAY) if member in nodes else AWAY for member in members}
+        absent = REMOVED if nodes else AWAY
+        return {member: reasons.get(nodes[member], AWAY) if member in nodes else absent for member in members}
 
     def wait(self, number: int, seconds: float, who: Collection[int]) -> list[int]:
         """Until so many of some clients are there, or the time is over."""
@@ -98,6 +148,9 @@ class Connections:
 
     def _read_hello(self, node: int, packet: Packet) -> tuple[int, Known]:
         facts, _ = unpack(packet, LARGEST)
+        spoken = spoken_by(facts)
+        if why := self._objection_to(spoken):
+            raise RefusedError(why)
         number, samples, shape = facts.get("id"), facts.get("samples"), facts.get("shape")
         brings, tokens, masked = facts.get("brings"), facts.get("tokens"), facts.get("masked")
         names = [facts.get("classes"), facts.get("domains")]
@@ -114,17 +167,20 @@ class Connections:
         classes, domains = (tuple(some) for some in names)  # type: ignore[arg-type]  # lists of names, as was checked
         if len(classes) > MOST_CLASSES:
             raise RefusedError("its classes are too many")
-        return number, Known(node, brings, samples, Shape(shape, tokens, masked), classes, domains)
+        return number, Known(node, spoken, brings, samples, Shape(shape, tokens, masked), classes, domains)
 
     def _bind(self, node: int, number: int, client: Known) -> None:
         why = None
-        if not 0 <= number < self.experiment.number_of_clients:
+        joined = number >= self.experiment.number_of_clients  # after the run began
+        if number < 0 or (joined and number not in self.registered):
             why = f"there is no client {number}"
         elif number in self.known:
             why = f"client {number} is another node"
         elif self.registered and self.registered.get(number) != node:
             why = f"its key is not that of client {number}"
-        elif self.brings not in (None, client.brings):
+        elif joined and not client.brings:
+            why = NO_PART
+        elif not joined and self.brings not in (None, client.brings):
             why = NO_DATA if self.brings else SOME_DATA
         elif len("".join([*self._names(), *client.classes, *client.domains])) > LONGEST_NAMES:
             why = "the names of its classes and domains are too long"
@@ -135,6 +191,14 @@ class Connections:
             LOG.info("client %d is node %d and trains on %d samples", number, node, client.samples)
         else:
             self._refuse(node, why)
+
+    def _objection_to(self, spoken: Range) -> str | None:
+        """Why a client cannot be talked to, if so."""
+        try:
+            check_protocol(spoken, (OLDEST, PROTOCOL) if self.protocol is None else (self.protocol, self.protocol))
+        except RefusedError as error:
+            return str(error)
+        return None
 
     def _names(self) -> set[str]:
         """Of the classes and domains that are known so far."""

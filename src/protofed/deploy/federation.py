@@ -1,8 +1,8 @@
 """The folder of a federation of real machines on Flower: its settings, and the parts of server and clients.
 
-DIR/federation.yaml      address, number of clients, deadlines
-DIR/server/              stays at the server: its certificate and key, the clients' public keys, messages that wait
-DIR/clients/K/           goes to client K: its key, the authority's certificate, client.yaml
+DIR/federation.yaml      address, deadlines
+DIR/server/              stays at the server: its certificate and key, members.json, messages that wait
+DIR/clients/K/           goes to client K: its certificate, the authority's, client.yaml; its key if `init` made it
 DIR/runs/                what came out
 """
 
@@ -18,9 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from cryptography import x509
 
+from protofed.deploy.members import Admission, MembersFile, admit, present
 from protofed.deploy.owner import template
-from protofed.deploy.pki import certify, make_authority, make_client_key, write_certificate
+from protofed.deploy.pki import (
+    AUTHORITY_DAYS,
+    certify,
+    make_authority,
+    make_client_key,
+    write_certificate,
+    write_public,
+)
 from protofed.deploy.server_settings import Settings, read_nodes
 from protofed.errors import UserError
 from protofed.internal.atomic_files import write_text
@@ -36,13 +45,12 @@ class FederationFolder:
     """What federation.yaml says."""
 
     folder: Path
-    clients: int
     host: str = "127.0.0.1"
     port: int = 9092
     minimum: int = Settings.minimum
     deadline: float = Settings.deadline
     wait: float = Settings.wait
-    days: int = 365  # that certificates hold
+    days: int = 365  # that the server's certificate and admissions hold
 
     @classmethod
     def open(cls, folder: Path) -> FederationFolder:
@@ -52,7 +60,10 @@ class FederationFolder:
             raise UserError(
                 "DIR", str(folder), "it has no federation.yaml", hint="make one with `protofed deploy init`"
             )
-        return made(str(path), cls, read_yaml(path), folder=folder.resolve())
+        found = made(str(path), cls, read_yaml(path), folder=folder.resolve())
+        if not found.members_file.path.is_file():
+            raise UserError("DIR", str(folder), "it has no server/members.json", hint="an earlier version made it")
+        return found
 
     @property
     def address(self) -> str:
@@ -83,13 +94,22 @@ class FederationFolder:
         """A client's part."""
         return self.folder / "clients" / str(number)
 
+    @property
+    def members_file(self) -> MembersFile:
+        """Who was admitted."""
+        return MembersFile(self.server)
+
+    def members(self) -> dict[int, Admission]:
+        """The clients of the federation as it is."""
+        return present(self.members_file.read())
+
     def nodes(self) -> dict[int, int]:
         """The nodes of the clients that are registered so far."""
         return read_nodes(self.nodes_file) if self.nodes_file.exists() else {}
 
 
-def init(federation: FederationFolder) -> str:
-    """Make the folder, with all certificates and keys; what is there is never written over.
+def init(federation: FederationFolder, clients: int) -> str:
+    """Make the folder, with all certificates, and the keys of some clients; what is there is never written over.
 
     Returns:
         The passphrase of the authority's key, which is written nowhere.
@@ -97,16 +117,16 @@ def init(federation: FederationFolder) -> str:
     folder = federation.folder
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError("DIR", str(folder), "it is a file, or not empty", hint="name a new folder")
-    if federation.clients < 1:
-        raise UserError("--clients", federation.clients, "it must be 1 or more")
+    if clients < 0:
+        raise UserError("--clients", clients, "it must be 0 or more")
     if not _is_host(federation.host):
         raise UserError(
             "--host", federation.host, "it must be an address, or a name of at most 64 letters, digits, . and -"
         )
     if not 1 <= federation.port <= 65535:
         raise UserError("--port", federation.port, "it must be from 1 to 65535")
-    if not 1 <= federation.minimum <= federation.clients:
-        raise UserError("--minimum", federation.minimum, f"it must be from 1 to {federation.clients}")
+    if federation.minimum < 1 or 0 < clients < federation.minimum:
+        raise UserError("--minimum", federation.minimum, f"it must be from 1 to {clients}" if clients else "at least 1")
     if not 0 < federation.deadline < math.inf:
         raise UserError("--deadline", federation.deadline, "it must be a number of seconds above 0")
     if not 0 <= federation.wait < math.inf:
@@ -116,28 +136,38 @@ def init(federation: FederationFolder) -> str:
     except OSError as error:
         raise UserError("DIR", str(folder), f"it cannot be made: {error.strerror}") from None
     try:
-        return _fill(federation)
+        return _fill(federation, clients)
     except BaseException:  # so that the same command works again
         shutil.rmtree(folder)
         raise
 
 
-def _fill(federation: FederationFolder) -> str:
+def _fill(federation: FederationFolder, clients: int) -> str:
     """Write certificates, keys and configuration; the passphrase of the authority's key."""
     federation.server.mkdir(mode=0o700)
-    (federation.server / "keys").mkdir()
     passphrase = "-".join(secrets.token_hex(2) for _ in range(8))
-    authority = make_authority(federation.server, federation.days, passphrase)
+    authority = make_authority(federation.server, AUTHORITY_DAYS, passphrase)
     certify(federation.server, "server", federation.host, authority, federation.days)
-    for number in range(federation.clients):
-        place = federation.client(number)
-        place.mkdir(mode=0o700, parents=True)
-        make_client_key(place / "key", federation.server / "keys" / f"{number}.pub")
-        write_certificate(place, authority[0])
-        write_text(place / "client.yaml", template(number, federation.address))
+    with federation.members_file.changing() as members:
+        for number in range(clients):
+            place = federation.client(number)
+            place.mkdir(mode=0o700, parents=True)
+            key = make_client_key(place / "key").public_key()
+            admit(members, number, f"client {number}", key, "server", authority, federation.days)
+            write_bundle(federation, number, members[number], authority[0])
     says = {k: v for k, v in dataclasses.asdict(federation).items() if k != "folder"}
     write_text(federation.folder / "federation.yaml", yaml.safe_dump(says, sort_keys=False))
     return passphrase
+
+
+def write_bundle(federation: FederationFolder, number: int, member: Admission, authority: x509.Certificate) -> None:
+    """What a client needs beside its key, none of it secret; a client.yaml that is there stays as it is."""
+    place = federation.client(number)
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_certificate(place, authority)
+    write_public(place / "client.crt", member.certificate.encode())
+    if not (place / "client.yaml").exists():
+        write_text(place / "client.yaml", template(number, federation.address))
 
 
 def _is_host(host: str) -> bool:

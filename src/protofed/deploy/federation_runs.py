@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofed.deploy.federation import FederationFolder
+from protofed.deploy.membership import warnings
 from protofed.deploy.processes import hangup, is_running, logged, told_to_end
 from protofed.deploy.server_settings import Settings, check_out
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment
+from protofed.internal.schema import read_json
+from protofed.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from protofed.runs.progress import Progress
@@ -19,9 +22,23 @@ if TYPE_CHECKING:
 
 def check(federation: FederationFolder, experiment: Experiment, out: Path) -> None:
     """Refuse an experiment of another number of clients, or one that its folder is not for."""
-    if experiment.clients != federation.clients:
-        raise UserError("--clients", experiment.clients, f"the federation has {federation.clients}")
+    if not federation.members():
+        raise UserError("DIR", str(federation.folder), "it has no clients", hint="`protofed deploy admit` lets some in")
+    if experiment.number_of_clients != (begun := clients_of(federation, out)):
+        raise UserError("--clients", experiment.number_of_clients, f"the federation has {begun}")
     check_out(out, experiment)
+
+
+def clients_of(federation: FederationFolder, out: Path) -> int:
+    """How many clients a run is of: as many as there were numbers when it began, whoever came or left later."""
+    folder = RunFolder(out)
+    if not folder.over_network:
+        return max(federation.members(), default=-1) + 1
+    if (out / "config.yaml").is_file():
+        return folder.experiment().number_of_clients
+    said = read_json(folder.network_label)  # it was killed before its first round
+    shapes = said.get("shapes") if isinstance(said, dict) else None
+    return len(shapes) if isinstance(shapes, list) else 0
 
 
 def play(federation: FederationFolder, experiment: Experiment, out: Path, progress: Progress, quiet: bool) -> None:
@@ -59,8 +76,9 @@ def _require_server(federation: FederationFolder) -> None:
 def status(federation: FederationFolder) -> dict[str, Any]:
     """Whether the server runs, who is connected, and which runs there have been."""
     found: dict[str, Any] = {"address": federation.address, "running": is_running(federation.log)}
+    found["warnings"] = warnings(federation)
     if not federation.database.exists():
-        return found | {"clients": dict.fromkeys(range(federation.clients), "registered"), "runs": []}
+        return found | {"clients": dict.fromkeys(federation.members(), "registered"), "runs": []}
     from protofed.deploy import link
 
     with logged(federation.server / "runs.log"):

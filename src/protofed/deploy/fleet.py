@@ -42,6 +42,8 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_sig
 from flwr.superlink.servicer.fleet import fleet_handlers
 from google.protobuf.message import DecodeError, Message
 
+from protofed.deploy.members import UNKNOWN
+
 Event = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
@@ -51,7 +53,6 @@ LARGEST = 16 * 2**20
 MOST_PARTS = 1000
 """Of a message."""
 LOG = logging.getLogger("flwr")
-UNKNOWN = "its key is not registered"
 TWICE = "a client with the same key is connected, or was until a minute ago"
 STALE = "its signature is not valid now: is its clock right?"
 
@@ -118,8 +119,9 @@ CALLS = {
 class Fleet:
     """An ASGI application that answers registered clients."""
 
-    def __init__(self, state: SqlLinkState) -> None:
-        self.state = state
+    def __init__(self, state: SqlLinkState, objection: Callable[[bytes], str | None] = lambda _: None) -> None:
+        """`objection` says why the owner of a registered key is not answered, if so; it is asked with every call."""
+        self.state, self.objection = state, objection
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         """One request."""
@@ -142,8 +144,9 @@ class Fleet:
             raise RejectedError(404, "there is nothing here")
         key = signed_by({name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]})
         node = await asyncio.to_thread(self.state.get_node_id_by_public_key, key)
-        if node is None:
-            raise RejectedError(403, UNKNOWN)
+        why = UNKNOWN if node is None else self.objection(key)
+        if why is not None:
+            raise RejectedError(403, why)
         request = call.request()
         try:
             request.ParseFromString(await _body(receive))
@@ -185,7 +188,7 @@ def signed_by(head: Mapping[str, str]) -> bytes:
     if not valid:
         raise RejectedError(401, "it has no key")
     if not -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE:
-        raise RejectedError(401, STALE)
+        raise RejectedError(401, f"{STALE} (it is {abs(age):.0f} s {'behind' if age > 0 else 'ahead'})")
     return key
 
 
@@ -209,11 +212,11 @@ async def _body(receive: Receive) -> bytes:
     return b"".join(parts)
 
 
-def listen(state: SqlLinkState, host: str, port: int, certificate: str, key: str) -> uvicorn.Server:
+def listen(fleet: Fleet, host: str, port: int, certificate: str, key: str) -> uvicorn.Server:
     """A server that is about to listen, over TLS alone; `run` has it do so until it is told to end."""
     return uvicorn.Server(
         uvicorn.Config(
-            Fleet(state),
+            fleet,
             host=host,
             port=port,
             ssl_certfile=certificate,

@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import json
 import shutil
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -110,6 +111,19 @@ class Today:
         found = Today(self.day, self.turns + turns, self.tests + tests, self.sent + sent)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         write_text(path, json.dumps(asdict(found)) + "\n")
+
+
+def forget_old(folder: Path, owner: Owner) -> list[str]:
+    """Delete what is kept of runs that have asked for nothing for as many days as the owner keeps it; their names.
+
+    A run that is going on, or may go on soon, is not among them; one that is over is kept as long, for its model.
+    """
+    oldest = time.time() - owner.keep_days * 86_400
+    runs = [place for place in folder.iterdir() if place.is_dir()] if folder.is_dir() else []
+    old = [place for place in runs if max(file.stat().st_mtime for file in (place, *place.iterdir())) < oldest]
+    for place in old:
+        shutil.rmtree(place)
+    return [place.name for place in old]
 
 
 def check_room(folder: Path, run: str, owner: Owner) -> None:

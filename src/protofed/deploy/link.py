@@ -6,18 +6,18 @@ registers keys, and nobody else can. What listens is fleet.py, and it answers cl
 
 from __future__ import annotations
 
+import datetime
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.app import Error, Message, Metadata
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.common.constant import (
     HEARTBEAT_DEFAULT_INTERVAL,
+    HEARTBEAT_PATIENCE,
     NOOP_ACCOUNT_NAME,
     NOOP_FLWR_AID,
     SUPERLINK_NODE_ID,
@@ -25,7 +25,7 @@ from flwr.common.constant import (
 )
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.serverapp import Grid
-from flwr.supercore.constant import NOOP_FEDERATION_ID, SYSTEM_MESSAGE_TYPE, TaskType
+from flwr.supercore.constant import NOOP_FEDERATION_ID, SYSTEM_MESSAGE_TYPE, NodeStatus, TaskType
 from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -35,7 +35,6 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
@@ -52,11 +51,29 @@ def open_state(path: Path) -> SqlLinkState:
     return state
 
 
-def register(state: SqlLinkState, key: Path, name: str) -> int:
+def register(state: SqlLinkState, key: bytes, name: str) -> int:
     """Make a client's public key known; the number of its node."""
-    public = public_key_to_bytes(cast(EllipticCurvePublicKey, load_ssh_public_key(key.read_bytes())))
-    known = state.get_node_id_by_public_key(public)
-    return known or state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, public, 0, name=name)
+    known = state.get_node_id_by_public_key(key)
+    return known or state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, 0, name=name)
+
+
+def dismiss(state: SqlLinkState, but: Collection[int]) -> None:
+    """Take all other nodes for gone, so that nobody waits for what they were asked; the listener answers none."""
+    for node in state.get_node_info(statuses=[NodeStatus.ONLINE]):
+        if node.node_id not in but:
+            state.deactivate_node(node.node_id)
+
+
+def last_seen(state: SqlLinkState) -> dict[int, tuple[bool, str | None]]:
+    """Of each node whether it is connected, and when it was heard of last."""
+    found: dict[int, tuple[bool, str | None]] = {}
+    for node in state.get_node_info():
+        there, last = node.status == NodeStatus.ONLINE, node.last_deactivated_at or None
+        if there:
+            beat = node.online_until - HEARTBEAT_PATIENCE * node.heartbeat_interval
+            last = datetime.datetime.fromtimestamp(beat, datetime.UTC).isoformat(timespec="seconds")
+        found[node.node_id] = there, last
+    return found
 
 
 def clear(state: SqlLinkState) -> None:

@@ -42,6 +42,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from protofed.deploy.members import REMOVED, UNKNOWN
 from protofed.deploy.records import from_records, to_records
 from protofed.deploy.wire import FAILED, REFUSED, Packet
 from protofed.deploy.worker import WorkerDiedError, WorkerProcess
@@ -242,7 +243,7 @@ def _connected(line: Line, told: Told) -> bool:
 
 def is_final(why: str) -> bool:
     """Whether trying again cannot help."""
-    return why.startswith("its key is not registered") or "certificate" in why
+    return why.startswith((UNKNOWN, REMOVED)) or "certificate" in why
 
 
 def why_lost(error: Exception) -> str:

@@ -86,6 +86,9 @@ class Owner:
     )
     noise: float = _key(0.0, "Gaussian noise on what is sent, as a multiple of clip.", "0.5", at_least=0)
     disk_megabytes: float = _key(10_000.0, "What is kept of all runs together at most.", "1000", above=0)
+    keep_days: float = _key(
+        90.0, "After so many days without a message what is kept of a run is deleted.", "365", above=0
+    )
     device: str = _key("cpu", "What it trains on.", "cuda")
     threads: int | None = _key(None, "CPU threads.", "1", at_least=1)
     memory: str | None = _key(None, "Folder of what is kept between rounds; beside client.yaml, unless given.", "/path")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from protofed.data import Federation
-from protofed.deploy.connections import LOG, Connections
+from protofed.deploy.connections import LOG, REMOVED, Connections
 from protofed.deploy.exchange import Answers, Question, exchange
 from protofed.deploy.remote_public import RemotePublicClients
 from protofed.deploy.wire import LARGEST, Packet, pack, unpack
@@ -67,6 +67,10 @@ class Remote(Clients):
     def tests_late(self) -> bool:
         """With the next turn, which sends the same model; an exchange on public images before it would change it."""
         return not self.method.exchanges_public
+
+    def members(self) -> Sequence[int]:
+        """Of the federation as it is now: clients come and go between rounds."""
+        return self.clients.members()
 
     def move(self, federation: Federation) -> None:
         """Data of clients that are elsewhere cannot be moved; `check` refuses drift."""
@@ -170,7 +174,7 @@ class Remote(Clients):
         }
         marked = dict.fromkeys(name for one in found for name in one.diagnostic)
         diagnostic = [name for name in marked if name in per_client]
-        everyone = len(tested) == self.federation.total
+        everyone = tested == list(range(self.federation.total))
         return Evaluation(
             per_client,
             per_domain,
@@ -217,6 +221,8 @@ class Remote(Clients):
     ) -> Answers[T]:
         """Each of some clients what is of its kind, with what the server sends and tells it; answers by client."""
         there = self.clients.known
+        gone = dict.fromkeys(kinds.keys() - there.keys(), REMOVED)  # just now
+        kinds = {member: kind for member, kind in kinds.items() if member in there}
         named = {"classes": self.federation.classes, "domains": self.clients.domains(self.federation.domains)}
         facts = self.clients.facts(clock=[self.clock.round, list(self.clock.who)], **named)
         sent = {member: None if broadcast is None else self.method.send(broadcast, member) for member in kinds}
@@ -232,6 +238,7 @@ class Remote(Clients):
 
         def checked(node: int, packet: Packet) -> T:
             facts, data = unpack(packet, LARGEST)
+            self.clients.check_protocol(facts)
             if facts.get("id") != number[node]:
                 raise RefusedError("it says that it is another client")
             return read(number[node], facts, data)
@@ -240,7 +247,7 @@ class Remote(Clients):
         self._traffic += given.traffic
         return Answers(
             {number[node]: value for node, value in given.given.items()},
-            {number[node]: why for node, why in given.left_out.items()},
+            gone | {number[node]: why for node, why in given.left_out.items()},
             given.traffic,
         )
 

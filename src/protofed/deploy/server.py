@@ -18,6 +18,7 @@ from protofed.deploy.follow_run import HINT, HOPELESS
 from protofed.deploy.remote import Remote
 from protofed.deploy.secure_remote import Secure
 from protofed.deploy.server_settings import ELSEWHERE, Settings, check_out
+from protofed.deploy.wire import OLDEST, PROTOCOL
 from protofed.engines.private import made_up_upload
 from protofed.errors import DivergedError, HopelessError, LostError, UserError, missing_value, misused
 from protofed.evaluation.names import SHOTS, asked_metrics
@@ -52,12 +53,18 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings, progress: Prog
     folder = RunFolder(path)
     label = folder.network_label
     old = read_network_label(label, experiment.number_of_clients) if label.exists() else None
+    if old and old["protocol"] is not None and not OLDEST <= old["protocol"] <= PROTOCOL:
+        why = f"its messages are of protocol {old['protocol']}, and this version speaks {OLDEST} to {PROTOCOL}"
+        raise UserError("--out", settings.out, why, hint="go on with a version that speaks it")
     clients = Connections(grid, experiment, settings, old["run"] if old else secrets.token_hex(8))
     if old:
-        clients.classes, clients.brings = old["classes"], old["brings"]
-    there = clients.wait(experiment.number_of_clients, settings.wait, range(experiment.number_of_clients))
+        clients.classes, clients.brings, clients.protocol = old["classes"], old["brings"], old["protocol"]
+    members = clients.members()
+    there = clients.wait(len(members), settings.wait, members)
+    clients.protocol = clients.protocol or clients.settle()
+    there = [number for number in there if number in clients.known]
     if len(there) < settings.minimum:
-        others = clients.absent(set(range(experiment.number_of_clients)) - set(there))
+        others = clients.absent(set(members) - set(there))
         reasons = [f"client {number}: {why}" for number, why in sorted(others.items()) if why != AWAY]
         lack = f"{len(there)} of at least {settings.minimum} clients came within {settings.wait:g} s"
         raise LostError("; ".join([lack, *reasons]))
@@ -107,6 +114,7 @@ def _label(clients: Connections) -> NetworkLabel:
     shapes = [clients.known.get(number, known[0]).shape for number in range(clients.experiment.number_of_clients)]
     return {
         "run": clients.run,
+        "protocol": clients.protocol,
         "brings": known[0].brings,
         "classes": list(dict.fromkeys(name for client in known for name in client.classes)),
         "domains": clients.domains(()),

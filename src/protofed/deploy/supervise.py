@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import datetime
-import json
 import re
 import signal
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cryptography import x509
+
 from protofed.deploy.federation import FederationFolder
+from protofed.deploy.joining import check_keys, notes
+from protofed.deploy.members import Roster
+from protofed.deploy.membership import enrol, warnings
 from protofed.deploy.owner import Owner
-from protofed.deploy.pki import check_keys, expiry
+from protofed.deploy.pki import expiry, has_ended, note
 from protofed.deploy.processes import alone, hangup, logged, require_free, told_to_end
 from protofed.deploy.worker import WorkerProcess
 from protofed.errors import LostError, UserError
-from protofed.internal.atomic_files import write_text
 
 if TYPE_CHECKING:
     import uvicorn
 
 FIRST_LOOK = 5.0
 """Seconds for a first look at a server."""
-EXPIRED, OTHER_NAME, OTHER_ADDRESS = 10, 62, 64
+NOT_YET, EXPIRED, OTHER_NAME, OTHER_ADDRESS = 9, 10, 62, 64
 """What OpenSSL calls reasons for which a certificate is not valid."""
 
 
@@ -36,19 +39,22 @@ def serve(federation: FederationFolder, ready: Callable[[], None]) -> int:
     server = federation.server
     with alone(federation.log), told_to_end(signal.SIGINT, signal.SIGTERM, *hangup()) as told:
         _check_certificate(server / "server.pem")
+        for line in warnings(federation):
+            warn(line)
         require_free(federation.host, federation.port)
+        enrol(federation, begin=True)
         with logged(federation.log):
             from protofed.deploy import fleet, link  # and Flower, for which who is refused does not wait
 
             state = link.open_state(federation.database)
             link.clear(state)
-            nodes = {
-                number: link.register(state, server / "keys" / f"{number}.pub", f"client-{number}")
-                for number in range(federation.clients)
-            }
-            write_text(federation.nodes_file, json.dumps(nodes, indent=1) + "\n")
+            roster = Roster(federation.members_file)
             listening = fleet.listen(
-                state, federation.host, federation.port, str(server / "server.pem"), str(server / "server.key")
+                fleet.Fleet(state, roster.objection),
+                federation.host,
+                federation.port,
+                str(server / "server.pem"),
+                str(server / "server.key"),
             )
             _listen(listening, told, ready)
     if not told:
@@ -74,11 +80,15 @@ def _listen(listening: uvicorn.Server, told: list[int], ready: Callable[[], None
 
 def _check_certificate(path: Path) -> None:
     """Refuse one that no client would accept."""
-    ends = expiry(path)
-    if ends < datetime.datetime.now(datetime.UTC):
-        raise UserError(
-            "FILE", str(path), f"it expired on {ends.date().isoformat()}, and no client accepts it any longer"
-        )
+    for file in (path, path.with_name("ca.crt")):
+        if has_ended(ends := expiry(file)):
+            why = f"it expired on {ends.date()}, and no client accepts it any longer"
+            raise UserError("FILE", str(file), f"{why}: `protofed deploy renew {path.parent.parent}` makes another")
+
+
+def warn(line: str) -> None:
+    """Say what does not stop anything yet."""
+    print(f"warning: {line}", file=sys.stderr, flush=True)
 
 
 def place_of(folder: Path, number: int) -> Path:
@@ -105,7 +115,9 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
     where = re.fullmatch(r".+:([0-9]{1,5})", owner.server or "")
     if owner.server is None or where is None or int(where[1]) > 65535:
         raise UserError(f"server in {path}", owner.server, "it must be the server's address, as HOST:PORT")
-    check_keys(place)
+    check_keys(place, number)
+    for soon in notes(place, number):
+        warn(soon)
     words = [str(path), *(["--data", data] if data is not None else [])]
     with (
         alone(place / "client.log"),
@@ -125,8 +137,13 @@ def check_server(address: str, authority: Path) -> None:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
-        with socket.create_connection((host, int(port)), FIRST_LOOK) as line:
-            ssl.create_default_context(cafile=authority).wrap_socket(line, server_hostname=host).close()
+        with (
+            socket.create_connection((host, int(port)), FIRST_LOOK) as line,
+            ssl.create_default_context(cafile=authority).wrap_socket(line, server_hostname=host) as safe,
+        ):
+            said = x509.load_der_x509_certificate(safe.getpeercert(binary_form=True) or b"")
+        for soon in note("the server's certificate", said.not_valid_after_utc, "whoever runs the server renews it"):
+            warn(soon)
     except ssl.SSLCertVerificationError as error:
         raise UserError("server", address, why_not_valid(error, authority)) from None
     except OSError:
@@ -136,7 +153,9 @@ def check_server(address: str, authority: Path) -> None:
 def why_not_valid(error: ssl.SSLCertVerificationError, authority: Path) -> str:
     """What is wrong with a server's certificate, in words."""
     if error.verify_code == EXPIRED:
-        return "its certificate has expired: it must be renewed at the server"
+        return "its certificate has expired: it must be renewed at the server (`protofed deploy renew DIR`)"
+    if error.verify_code == NOT_YET:
+        return "its certificate is not valid yet: is this machine's clock right?"
     if error.verify_code in (OTHER_NAME, OTHER_ADDRESS):
         return f"its certificate is for another name: {error.verify_message}"
     return f"its certificate is not of this federation ({authority}): {error.verify_message}"

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     from protofed.messages import Message
 
-PROTOCOL = 7
-"""Of the form of messages; both sides must have the same."""
+OLDEST, PROTOCOL = 7, 7
+"""Of the form of messages: what can be spoken here. A run speaks the highest that its server and clients all can."""
+Range = tuple[int, int]
+"""The oldest and the newest form that somebody speaks."""
 LARGEST = 2 * 10**9
 """Bytes of an answer."""
 LARGEST_FACTS = 1_000_000
@@ -44,7 +46,7 @@ class Packet(NamedTuple):
 
 
 def pack(facts: Mapping[str, Any], message: Message | None = None) -> Packet:
-    """The packet that holds some facts and a message."""
+    """The packet that holds some facts, which may name an earlier protocol, and a message."""
     return seal(
         json.dumps({"protocol": PROTOCOL, **facts}, ensure_ascii=False), b"" if message is None else message.encode()
     )
@@ -71,11 +73,39 @@ def unpack(packet: Packet, largest: int) -> tuple[dict[str, Any], bytes]:
         raise RefusedError("it is not a message") from None
     if not isinstance(facts, dict):
         raise RefusedError("it is not a message")
-    if facts.get("protocol") != PROTOCOL:
-        raise RefusedError(f"it speaks protocol {facts.get('protocol')!r}, not {PROTOCOL}")
+    check_protocol(spoken_by(facts), (OLDEST, PROTOCOL))
     if packet.digest != seal(packet.text, packet.data).digest:
         raise RefusedError("it is damaged")
     return facts, packet.data
+
+
+def spoken_by(facts: Mapping[str, Any]) -> Range:
+    """What the sender of a message speaks: in the first one it says so, of later ones it is known from the form."""
+    said = facts.get("protocols", [facts.get("protocol")] * 2)
+    if not (isinstance(said, list) and len(said) == 2 and all(type(one) is int for one in said)):
+        raise RefusedError(f"it speaks protocol {facts.get('protocol')!r}, not {_shown((OLDEST, PROTOCOL))}")
+    return said[0], said[1]
+
+
+def check_protocol(theirs: Range, ours: Range) -> None:
+    """Refuse who speaks no protocol that is spoken here.
+
+    Raises:
+        RefusedError: there is none in common; either side may read it.
+    """
+    if theirs[1] < ours[0] or theirs[0] > ours[1]:
+        raise RefusedError(
+            f"it speaks protocol {_shown(theirs)}, not {_shown(ours)}: the older side's protofed must be upgraded"
+        )
+
+
+def _shown(spoken: Range) -> str:
+    return " to ".join(map(str, dict.fromkeys(spoken)))
+
+
+def respoken(packet: Packet, protocol: int) -> Packet:
+    """A packet in an earlier protocol; all that there are differ in nothing but their number."""
+    return seal(json.dumps({**json.loads(packet.text), "protocol": protocol}, ensure_ascii=False), packet.data)
 
 
 def write_frame(line: IO[bytes], head: Mapping[str, Any], data: bytes = b"") -> None:

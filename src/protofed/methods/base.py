@@ -467,6 +467,13 @@ class Method(ABC):
         """
         return None
 
+    def with_room(self, broadcast: Broadcast, clients: int) -> Broadcast:  # noqa: ARG002
+        """Return the broadcast with room for so many clients, where the server keeps something of each.
+
+        Over a network clients may join a run that goes on: numbers of clients grow, and are never used again.
+        """
+        return broadcast
+
     def send(self, broadcast: Broadcast, client: int) -> Broadcast:  # noqa: ARG002
         """Return what the server sends to one client."""
         return broadcast

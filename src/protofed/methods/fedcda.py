@@ -5,7 +5,7 @@ No public code was found; three independent ports agree on the numbers below.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -14,6 +14,7 @@ from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Server, Trained, Turn, param, weighted_mean
 from protofed.methods.fedavg import FedAvg
+from protofed.methods.server.client_tables import with_rows
 from protofed.methods.server.cross_round import Cache, select
 from protofed.randomness import generator
 
@@ -67,3 +68,7 @@ class FedCDA(FedAvg):
         seen = (cache.turns > 0).nonzero().squeeze(1)
         # What is no parameter, such as BatchNorm's statistics, is this round's average.
         return Broadcast({**average, **weighted_mean(cache.selected(seen), torch.ones_like(seen))}, kept=cache.pack())
+
+    def with_room(self, broadcast: Broadcast, clients: int) -> Broadcast:
+        """Of a new client no model is held."""
+        return replace(broadcast, kept={name: with_rows(one, clients) for name, one in broadcast.kept.items()})

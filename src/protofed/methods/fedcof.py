@@ -6,7 +6,7 @@ Goswami, Magistri, Wang, Twardowski, Bagdanov and van de Weijer, NeurIPS 2025, a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Server, Trained, Turn, param
 from protofed.methods.one_shot import FixedFeatures
+from protofed.methods.server.client_tables import with_rows
 from protofed.methods.server.closed_form import lengths, ridge
 from protofed.models.linear_head import as_head
 from protofed.prototypes import Prototypes, class_means
@@ -49,6 +50,10 @@ class FedCOF(FixedFeatures):
             for name, new in (("means", vectors), ("counts", counts))
         }
         return self._with(kept, server.previous)
+
+    def with_room(self, broadcast: Broadcast, clients: int) -> Broadcast:
+        """A new client has sent no means."""
+        return replace(broadcast, kept={name: with_rows(one, clients) for name, one in broadcast.kept.items()})
 
     def forget(self, broadcast: Broadcast, client: int, sent: Upload) -> Broadcast:  # noqa: ARG002
         """Each client's means are kept by themselves."""

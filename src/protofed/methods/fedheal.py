@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import AVERAGING, Averaging, Server, Trained, Turn, param
 from protofed.methods.fedavg import FedAvg
+from protofed.methods.server.client_tables import with_rows
 from protofed.methods.server.model_distances import flat, parameters
 
 KEPT = "kept/"
@@ -83,6 +84,10 @@ class FedHEAL(FedAvg):
             scaled = value + (value - old.weights[name]) * lost / (1 - lost)
             mean[name] = torch.where(kept.any(0), scaled, old.weights[name])
         return Broadcast(mean, kept={"weights": known})
+
+    def with_room(self, broadcast: Broadcast, clients: int) -> Broadcast:
+        """A new client begins as one that was never seen."""
+        return replace(broadcast, kept={name: with_rows(one, clients, dim=1) for name, one in broadcast.kept.items()})
 
 
 def _fit(turns: Tensor, like: Tensor) -> Tensor:

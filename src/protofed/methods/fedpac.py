@@ -6,7 +6,7 @@ Xu, Tong and Huang, ICLR 2023, arXiv 2306.11867.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import COLLECT, Batch, Collect, Phase, Server, Trained, Turn, cross_entropy, param
 from protofed.methods.fedavg import FedAvg
+from protofed.methods.server.client_tables import with_rows
 from protofed.methods.server.mixtures import mixtures
 from protofed.models.linear_head import WEIGHT, is_head
 from protofed.models.net import Net
@@ -83,6 +84,14 @@ class FedPAC(FedAvg):
             kept[HEADS + name] = old.index_put((who,), mixed)
         means = mean_over_holders(uploads.prototypes["means"], "samples")
         return Broadcast(weights, {"global": means}, kept=kept)
+
+    def with_room(self, broadcast: Broadcast, clients: int) -> Broadcast:
+        """A new client begins with the average of the heads."""
+        heads = {
+            name: with_rows(table, clients, fill=broadcast.weights[name.removeprefix(HEADS)])
+            for name, table in broadcast.kept.items()
+        }
+        return replace(broadcast, kept=heads)
 
     def send(self, broadcast: Broadcast, client: int) -> Broadcast:
         """With the client's own head."""

@@ -6,7 +6,7 @@ parameters, starting from the models after the first round.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -14,6 +14,7 @@ import torch
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Server, param
 from protofed.methods.fedavg import FedAvg
+from protofed.methods.server.client_tables import with_rows
 from protofed.methods.server.model_clusters import cluster, seeds
 from protofed.randomness import key
 
@@ -53,6 +54,13 @@ class FeSEM(FedAvg):
         )
         kept = {f"centres/{name}": tensor for name, tensor in centres.items()}
         return Broadcast(average, kept=kept | {"assignment": assignment.index_put((who,), nearest)})
+
+    def with_room(self, broadcast: Broadcast, clients: int) -> Broadcast:
+        """Of a new client it is not known yet which cluster is its own."""
+        if not broadcast.kept:
+            return broadcast
+        assignment = with_rows(broadcast.kept["assignment"], clients, fill=-1)
+        return replace(broadcast, kept={**broadcast.kept, "assignment": assignment})
 
     def send(self, broadcast: Broadcast, client: int) -> Broadcast:
         """The centre of its cluster; the mean of all for a client that has not taken part yet."""

@@ -22,6 +22,10 @@ class Clients(ABC):
     name: str  # of what trains them, as result.json says it
 
     @abstractmethod
+    def members(self) -> Sequence[int]:
+        """Who may take part in the next round, in client order."""
+
+    @abstractmethod
     def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> Outcome:
         """Local training of the clients in `who`, which are in client order."""
 
@@ -61,6 +65,10 @@ class LocalClients(Clients):
     def __init__(self, engine: Engine) -> None:
         self.engine, self.name = engine, engine.name
         self.evaluator = Evaluator(engine)
+
+    def members(self) -> Sequence[int]:
+        """All of them."""
+        return range(self.engine.federation.total)
 
     def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> Outcome:
         """By the engine."""

@@ -24,6 +24,7 @@ class NetworkLabel(TypedDict):
     """The run's name at the clients, and what they said of their samples."""
 
     run: str
+    protocol: int | None  # of its messages; None in folders of versions that spoke one only
     brings: bool  # whether clients have data of their own, or parts of the experiment's dataset
     classes: list[str]
     domains: list[str]
@@ -36,7 +37,7 @@ def read_network_label(path: Path, clients: int) -> NetworkLabel:
     """The label in a file, if it is that of a run with so many clients."""
     values = read_json(path)
     if isinstance(values, dict):  # a label of version 0.1 is of pictures
-        values = {"tokens": [0] * clients, "masked": [False] * clients} | values
+        values = {"protocol": None, "tokens": [0] * clients, "masked": [False] * clients} | values
     require(str(path), values, NetworkLabel)
     label: NetworkLabel = values
     usable = all(is_usable(*one) for one in zip(label["shapes"], label["tokens"], strict=False)) and label["classes"]

@@ -78,6 +78,8 @@ class Run:
         self.federation = setup.federation
         self.broadcast = setup.engine.initial_broadcast()
         self.history: list[Round] = []
+        self.members = {*range(self.federation.total)}
+        """Who could take part in the last round."""
         self.called_off = False
         """Whether a user's function has ended it."""
 
@@ -164,14 +166,20 @@ class Run:
             began = time.perf_counter()
             if self.drift:
                 self._drift(self.drift.at(len(self.history)))
-            clients = self.federation.total
-            who = tuple(participants(self.experiment, clients, len(self.history)))
-            clock = Clock(len(self.history), self.experiment.rounds, who, clients, self.experiment.seed)
+            members = self.clients.members()
+            who = tuple(members[at] for at in participants(self.experiment, len(members), len(self.history)))
+            places = max(self.federation.total, members[-1] + 1)  # over a network clients may join a run that goes on
+            clock = Clock(len(self.history), self.experiment.rounds, who, places, self.experiment.seed)
+            self.broadcast = self.method.with_room(self.broadcast, places)
             agreed = self._agreed(clock)
             outcome = self._trained(agreed, clock._replace(who=agreed.who))
             with section("aggregation"):
                 server = self.pipeline.process(outcome.uploads, self.broadcast, clock._replace(who=outcome.who))
-            played = dataclasses.replace(self._record(agreed, outcome, server), seconds=self._since(began))
+            joined, removed = sorted({*members} - self.members), sorted(self.members - {*members})
+            played = dataclasses.replace(
+                self._record(agreed, outcome, server), seconds=self._since(began), joined=joined, removed=removed
+            )
+            self.members = {*members}
             self.broadcast = server.broadcast
             self.history.append(played)
             if self.over() or (self._due(played) and not self.clients.tests_late):
@@ -328,6 +336,8 @@ class Run:
             if not self._due(played):  # it was evaluated because the run stopped there
                 self.history[place] = played.without_evaluation()
         self.broadcast = state.broadcast
+        for played in self.history:
+            self.members = (self.members | {*played.joined}) - {*played.removed}
         if self.pipeline.attacking is not None:
             self.pipeline.attacking.memory = dict(state.attack)
         if self.drift:

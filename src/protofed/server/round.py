@@ -59,6 +59,8 @@ class Round:
         epsilon: what privacy has cost so far, math.inf without noise; None where nothing is promised.
         most_clusters: the most prototypes of a class at one client; None where clients look for one only.
         undefined: the clients that a metric is not defined for, by the score's name; see docs/metrics.md.
+        joined: the clients that could take part from this round on, over a network; before, they were no members.
+        removed: the clients that could take part no longer.
         tested: the clients that `per_client` is of; None for all.
         backdoor: how often a backdoor opens, in percent; None without that attack.
 
@@ -90,6 +92,8 @@ class Round:
     epsilon: float | None = None  # None without --privacy; math.inf without noise
     most_clusters: int | None = None  # prototypes of a class at one client; None where clients look for one only
     undefined: Mapping[str, list[int]] = field(default_factory=dict)  # clients without a metric, where there are some
+    joined: Sequence[int] = ()  # from this round on, over a network
+    removed: Sequence[int] = ()
     tested: Sequence[int] | None = None  # the clients that `per_client` is of, if not all
     backdoor: float | None = None  # None without --attack backdoor
 
@@ -120,6 +124,7 @@ class Round:
             values["suspected"] = list(self.suspected)
         if self.epsilon is not None:
             values["epsilon"] = self.epsilon if math.isfinite(self.epsilon) else None
+        values |= {name: list(who) for name in ("joined", "removed") if (who := getattr(self, name))}
         if self.tested is not None:
             values["tested"] = list(self.tested)
         if self.undefined:
