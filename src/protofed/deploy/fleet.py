@@ -42,6 +42,8 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_sig
 from flwr.superlink.servicer.fleet import fleet_handlers
 from google.protobuf.message import DecodeError, Message
 
+from protofed.deploy.attendance import Attendance
+
 Event = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
@@ -50,6 +52,8 @@ LARGEST = 16 * 2**20
 """Bytes of a request: parts of messages have 5 MB."""
 MOST_PARTS = 1000
 """Of a message."""
+OVER = 409
+"""The status of what is asked in vain: mostly the run is over."""
 LOG = logging.getLogger("flwr")
 UNKNOWN = "its key is not registered"
 TWICE = "a client with the same key is connected, or was until a minute ago"
@@ -79,7 +83,7 @@ def _activate(state: SqlLinkState, request: ActivateNodeRequest) -> Message:
     if node is None:
         raise RejectedError(403, UNKNOWN)
     if not state.activate_node(node, request.heartbeat_interval):
-        raise RejectedError(409, TWICE)
+        raise RejectedError(OVER, TWICE)
     return ActivateNodeResponse(node_id=node)
 
 
@@ -116,27 +120,31 @@ CALLS = {
 
 
 class Fleet:
-    """An ASGI application that answers registered clients."""
+    """An ASGI application that answers registered clients; who comes and who is turned away is told, if to anybody."""
 
-    def __init__(self, state: SqlLinkState) -> None:
-        self.state = state
+    def __init__(self, state: SqlLinkState, attendance: Attendance | None = None) -> None:
+        self.state, self.attendance = state, attendance
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         """One request."""
         if scope["type"] != "http":
             return
+        nodes: list[int] = []  # whose request it is, once that is known
         try:
-            body = await self._answer(scope, receive)
+            body = await self._answer(scope, receive, nodes)
             status, kind = 200, b"application/x-protobuf"
         except RejectedError as error:
             status, kind, body = error.status, b"application/json", json.dumps({"error": str(error)}).encode()
+            if self.attendance is not None and (status != OVER or str(error) == TWICE):
+                address = (scope.get("client") or ["unknown"])[0]
+                await asyncio.to_thread(self.attendance.refused, address, status, str(error), *(nodes or [None]))
         head = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
         if status != 200:
             head.append((b"connection", b"close"))  # what follows was not read
         await send({"type": "http.response.start", "status": status, "headers": head})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: Event, receive: Receive) -> bytes:
+    async def _answer(self, scope: Event, receive: Receive, nodes: list[int]) -> bytes:
         call = CALLS.get(scope["path"].removeprefix("/v1/fleet/"))
         if call is None or scope["method"] != "POST" or not scope["path"].startswith("/v1/fleet/"):
             raise RejectedError(404, "there is nothing here")
@@ -144,6 +152,7 @@ class Fleet:
         node = await asyncio.to_thread(self.state.get_node_id_by_public_key, key)
         if node is None:
             raise RejectedError(403, UNKNOWN)
+        nodes.append(node)
         request = call.request()
         try:
             request.ParseFromString(await _body(receive))
@@ -151,14 +160,18 @@ class Fleet:
             raise RejectedError(400, "it is not a request") from None
         if claimed(request) not in (key, node):
             raise RejectedError(403, "it speaks for another")
-        return await asyncio.to_thread(self._answered, call, request)
+        answer = await asyncio.to_thread(self._answered, call, request)
+        if self.attendance is not None and call.request in (ActivateNodeRequest, DeactivateNodeRequest):
+            told = self.attendance.came if call.request is ActivateNodeRequest else self.attendance.left
+            await asyncio.to_thread(told, node)
+        return answer
 
     def _answered(self, call: Call, request: Message) -> bytes:
         try:
             answer: bytes = call.answer(self.state, request).SerializeToString()
             return answer
         except FlowerError as error:  # mostly of a run that is over
-            raise RejectedError(409, f"code {error.code}") from None
+            raise RejectedError(OVER, f"code {error.code}") from None
         except RejectedError:
             raise
         except Exception as error:
@@ -209,11 +222,13 @@ async def _body(receive: Receive) -> bytes:
     return b"".join(parts)
 
 
-def listen(state: SqlLinkState, host: str, port: int, certificate: str, key: str) -> uvicorn.Server:
+def listen(
+    state: SqlLinkState, host: str, port: int, certificate: str, key: str, attendance: Attendance
+) -> uvicorn.Server:
     """A server that is about to listen, over TLS alone; `run` has it do so until it is told to end."""
     return uvicorn.Server(
         uvicorn.Config(
-            Fleet(state),
+            Fleet(state, attendance),
             host=host,
             port=port,
             ssl_certfile=certificate,

@@ -25,7 +25,7 @@ from flwr.common.constant import (
 )
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.serverapp import Grid
-from flwr.supercore.constant import NOOP_FEDERATION_ID, SYSTEM_MESSAGE_TYPE, TaskType
+from flwr.supercore.constant import NOOP_FEDERATION_ID, SYSTEM_MESSAGE_TYPE, NodeStatus, TaskType
 from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -57,6 +57,11 @@ def register(state: SqlLinkState, key: Path, name: str) -> int:
     public = public_key_to_bytes(cast(EllipticCurvePublicKey, load_ssh_public_key(key.read_bytes())))
     known = state.get_node_id_by_public_key(public)
     return known or state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, public, 0, name=name)
+
+
+def online(state: SqlLinkState) -> list[int]:
+    """The nodes that something was heard of within a minute."""
+    return [node.node_id for node in state.get_node_info(statuses=[NodeStatus.ONLINE])]
 
 
 def clear(state: SqlLinkState) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import datetime
+import hashlib
 import ipaddress
 from collections.abc import Callable
 from pathlib import Path
@@ -122,6 +124,12 @@ def expiry(path: Path) -> datetime.datetime:
         return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
     except (OSError, ValueError):
         raise UserError("DIR", str(path), "it is not the file that `protofed deploy init` made") from None
+
+
+def fingerprint(public: Path) -> str:
+    """Of a public key in a file, as `ssh-keygen -l` says it."""
+    data = base64.b64decode(public.read_bytes().split()[1])
+    return "SHA256:" + base64.b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
 
 
 def write_secret(path: Path, data: bytes) -> None:

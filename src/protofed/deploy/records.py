@@ -50,3 +50,11 @@ def from_record(record: ConfigRecord) -> bytes:
     if not isinstance(data, bytes):
         raise TypeError
     return data
+
+
+def size_of(content: RecordDict) -> int:
+    """Bytes of the packet in some records, as `Packet.size` counts them; nothing is copied."""
+    values = [value for record in content.config_records.values() for value in record.values()]
+    return sum(
+        len(value.encode() if isinstance(value, str) else value) for value in values if isinstance(value, str | bytes)
+    )

@@ -11,52 +11,78 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from protofed.deploy.attendance import Attendance
+from protofed.deploy.events import EVENTS, Events, member_changed
 from protofed.deploy.federation import FederationFolder
+from protofed.deploy.metrics import ClientMetrics, ServerMetrics, served
 from protofed.deploy.owner import Owner
-from protofed.deploy.pki import check_keys, expiry
+from protofed.deploy.pki import check_keys, expiry, fingerprint
 from protofed.deploy.processes import alone, hangup, logged, require_free, told_to_end
 from protofed.deploy.worker import WorkerProcess
 from protofed.errors import LostError, UserError
 from protofed.internal.atomic_files import write_text
+from protofed.internal.version import VERSION
 
 if TYPE_CHECKING:
     import uvicorn
+    from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 
+LOOK = 5.0
+"""Seconds between two looks at who is still connected."""
 FIRST_LOOK = 5.0
 """Seconds for a first look at a server."""
 EXPIRED, OTHER_NAME, OTHER_ADDRESS = 10, 62, 64
 """What OpenSSL calls reasons for which a certificate is not valid."""
 
 
-def serve(federation: FederationFolder, ready: Callable[[], None]) -> int:
+def serve(federation: FederationFolder, ready: Callable[[], None], metrics_port: int | None = None) -> int:
     """Listen for clients, until told to end."""
     server = federation.server
     with alone(federation.log), told_to_end(signal.SIGINT, signal.SIGTERM, *hangup()) as told:
         _check_certificate(server / "server.pem")
         require_free(federation.host, federation.port)
-        with logged(federation.log):
+        events = Events(server / EVENTS)
+        with logged(federation.log, "server"), ExitStack() as stack:
             from protofed.deploy import fleet, link  # and Flower, for which who is refused does not wait
 
             state = link.open_state(federation.database)
             link.clear(state)
-            nodes = {
-                number: link.register(state, server / "keys" / f"{number}.pub", f"client-{number}")
-                for number in range(federation.clients)
-            }
-            write_text(federation.nodes_file, json.dumps(nodes, indent=1) + "\n")
+            register_clients(federation, state)
+            attendance = Attendance(events, lambda: {node: client for client, node in federation.nodes().items()})
             listening = fleet.listen(
-                state, federation.host, federation.port, str(server / "server.pem"), str(server / "server.key")
-            )
-            _listen(listening, told, ready)
+                state, federation.host, federation.port, str(server / "server.pem"), str(server / "server.key"),
+                attendance,
+            )  # fmt: skip
+            if metrics_port is not None:
+                figures = ServerMetrics(federation, attendance, state.num_message_ins)
+                stack.enter_context(served(metrics_port, figures.text))
+            events.write(kind="server.start", address=federation.address, version=VERSION)
+            try:
+                _listen(listening, told, ready, lambda: attendance.look(link.online(state)))
+            finally:
+                events.close()
+                events.write(kind="server.stop", why="it was told to end" if told else "it has ended by itself")
     if not told:
         raise LostError(f"the server has ended; see {federation.log}")
     return 0
 
 
-def _listen(listening: uvicorn.Server, told: list[int], ready: Callable[[], None]) -> None:
+def register_clients(federation: FederationFolder, state: SqlLinkState) -> None:
+    """Make the keys of all clients known, and write down the node of each."""
+    from protofed.deploy import link
+
+    keys = {number: federation.server / "keys" / f"{number}.pub" for number in range(federation.clients)}
+    nodes = {number: link.register(state, key, f"client-{number}") for number, key in keys.items()}
+    for number in nodes.keys() - federation.nodes().keys():
+        member_changed(federation.server, number, "admitted", key=fingerprint(keys[number]))
+    write_text(federation.nodes_file, json.dumps(nodes, indent=1) + "\n")
+
+
+def _listen(listening: uvicorn.Server, told: list[int], ready: Callable[[], None], look: Callable[[], None]) -> None:
     """Until told to end, or the listener ends by itself; in a thread, where it leaves signals alone."""
     thread = threading.Thread(target=listening.run)
     thread.start()
@@ -65,8 +91,13 @@ def _listen(listening: uvicorn.Server, told: list[int], ready: Callable[[], None
             time.sleep(0.02)
         if listening.started:
             ready()
+        looked = time.monotonic()
         while not told and thread.is_alive():
             time.sleep(0.1)
+            if time.monotonic() - looked > LOOK:
+                with suppress(Exception):  # a database that is locked, or has no room: the next look may do
+                    look()
+                looked = time.monotonic()
     finally:
         listening.should_exit = True
         thread.join()
@@ -98,7 +129,9 @@ def owner_at(place: Path, number: int) -> Owner:
     return owner
 
 
-def join(folder: Path, number: int, data: str | None, ready: Callable[[], None]) -> int:
+def join(
+    folder: Path, number: int, data: str | None, ready: Callable[[], None], metrics_port: int | None = None
+) -> int:
     """One client, until told to end."""
     place = place_of(folder, number)
     owner, path = owner_at(place, number), place / "client.yaml"
@@ -106,7 +139,8 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
     if owner.server is None or where is None or int(where[1]) > 65535:
         raise UserError(f"server in {path}", owner.server, "it must be the server's address, as HOST:PORT")
     check_keys(place)
-    words = [str(path), *(["--data", data] if data is not None else [])]
+    name = f"client {number}"
+    words = [str(path), "--name", name, *(["--data", data] if data is not None else [])]
     with (
         alone(place / "client.log"),
         told_to_end(signal.SIGINT, signal.SIGTERM, *hangup()) as told,
@@ -115,9 +149,19 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
         check_server(owner.server, place / "ca.crt")
         from protofed.deploy.node import Line, play  # and Flower
 
-        with logged(place / "client.log"):
-            line = Line(owner.server, place / "ca.crt", place / "key", int(owner.megabytes * 1e6))
-            return play(line, worker, told, ready)
+        events = Events(place / EVENTS)
+        with logged(place / "client.log", name), ExitStack() as stack:
+            largest = int(owner.megabytes * 1e6)
+            line = Line(owner.server, place / "ca.crt", place / "key", largest, number, events)
+            if metrics_port is not None:
+                figures = ClientMetrics(place, lambda: line.connected, lambda: worker.pid)
+                stack.enter_context(served(metrics_port, figures.text))
+            events.write(kind="client.start", client=number, server=owner.server, version=VERSION)
+            try:
+                return play(line, worker, told, ready)
+            finally:
+                events.close()
+                events.write(kind="client.stop", client=number)
 
 
 def check_server(address: str, authority: Path) -> None:
