@@ -6,6 +6,7 @@ import os
 import sys
 
 from protofed.cli import runs, watch, report, theory, sweep, reproduce, lists, data, encoder, serving, deploy  # isort: skip  (the order of the commands in --help)
+from protofed.cli import operations  # isort: skip  (after deploy, to which its commands belong)
 from protofed.cli.common import app, speaks
 from protofed.cli.usage import is_usage_error, usage_error
 from protofed.errors import HintedError, LostError, UserError
@@ -17,6 +18,7 @@ __all__ = [
     "encoder",
     "lists",
     "main",
+    "operations",
     "report",
     "reproduce",
     "runs",

@@ -181,9 +181,9 @@ class Event:
         given = {name: said.pop(name) for name in list(said) if name in cls.__dataclass_fields__ and name != "more"}
         numbers = {name: value for name, value in given.items() if type(value) is int and 0 <= value < 2**63}
         texts = {name: shown(value) for name, value in given.items() if isinstance(value, str)}
-        usable = {name: numbers[name] for name in NUMBERS if name in numbers}
+        usable: dict[str, Any] = {name: numbers[name] for name in NUMBERS if name in numbers}
         usable |= {name: texts[name] for name in TEXTS if name in texts}
-        return cls(at, **usable, more=said)  # type: ignore[arg-type]  # each is of its kind
+        return cls(at, **usable, more=said)
 
 
 NUMBERS = ("round", "client", "bytes_in", "bytes_out", "times")
@@ -219,12 +219,10 @@ class Reader:
     def read(self) -> Iterator[Event]:
         """What is there that was not read yet, oldest first; a line in the writing waits."""
         paths = [path for number in range(KEPT, -1, -1) if (path := _older(self.path, number)).is_file()]
-        for number, (path, file) in enumerate(known := [(path, _identity(path)) for path in paths]):
-            if file == self._file:
-                known = known[number:]
-                break
-        else:
-            self._at = 0
+        known = [(path, _identity(path)) for path in paths]
+        files = [file for _, file in known]
+        if self._file in files:
+            known = known[files.index(self._file) :]
         for path, file in known:
             if file != self._file:
                 self._file, self._at = file, 0

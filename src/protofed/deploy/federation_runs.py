@@ -13,6 +13,7 @@ from protofed.deploy.processes import hangup, is_running, logged, told_to_end
 from protofed.deploy.server_settings import Settings, check_out
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment
+from protofed.internal.atomic_files import full_disk_is_said
 
 if TYPE_CHECKING:
     from protofed.runs.progress import Progress
@@ -42,7 +43,11 @@ def play(federation: FederationFolder, experiment: Experiment, out: Path, progre
     )
     machine: dict[str, Any] = {"data_dir": None, "device": "cpu", "threads": 1, "engine": "sequential", "width": None}
     recorded = RecordedRun(Events(federation.server / EVENTS), experiment, out.resolve(), federation.nodes)
-    with logged(federation.server / "runs.log", "run", warn=not quiet), told_to_end(signal.SIGTERM, *hangup()) as told:
+    with (
+        full_disk_is_said(),
+        logged(federation.server / "runs.log", "run", warn=not quiet),
+        told_to_end(signal.SIGTERM, *hangup()) as told,
+    ):
 
         def check() -> None:
             if told:

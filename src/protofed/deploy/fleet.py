@@ -137,7 +137,9 @@ class Fleet:
             status, kind, body = error.status, b"application/json", json.dumps({"error": str(error)}).encode()
             if self.attendance is not None and (status != OVER or str(error) == TWICE):
                 address = (scope.get("client") or ["unknown"])[0]
-                await asyncio.to_thread(self.attendance.refused, address, status, str(error), *(nodes or [None]))
+                await asyncio.to_thread(
+                    self.attendance.refused, address, status, str(error), nodes[0] if nodes else None
+                )
         head = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
         if status != 200:
             head.append((b"connection", b"close"))  # what follows was not read

@@ -113,7 +113,7 @@ def logged(path: Path, who: str, warn: bool = False) -> Iterator[None]:
     """What Flower and the server say goes to a file, and warnings, if asked for, to the terminal too."""
     from flwr.supercore.logger import FLOWER_LOGGER as logger  # it sets it up when it is imported
 
-    file = logging.FileHandler(path, encoding="utf-8")
+    file = _File(path, encoding="utf-8")
     file.setFormatter(formatter(who))
     handlers: list[logging.Handler] = [file, *([_Terminal(logging.WARNING)] if warn else [])]
     before, level, propagate = logger.handlers[:], logger.level, logger.propagate
@@ -126,6 +126,13 @@ def logged(path: Path, who: str, warn: bool = False) -> Iterator[None]:
         logger.setLevel(level)
         logger.propagate = propagate
         file.close()
+
+
+class _File(logging.FileHandler):
+    """A full disk ends nothing, and is said by who has something to keep."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Nothing: the line is lost."""
 
 
 class _Terminal(logging.Handler):

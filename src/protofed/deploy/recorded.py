@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flwr.app import Error, Message
+from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from protofed.deploy.connections import MOST_SAMPLES
 from protofed.deploy.events import Events, shown
-from protofed.deploy.records import size_of
+from protofed.deploy.records import parts_of, size_of
 from protofed.deploy.wire import LOST, REFUSED
 from protofed.experiment import Experiment
 from protofed.runs.progress import Progress, Standing
@@ -135,7 +136,7 @@ class RecordedGrid(Grid):
             waiting = self._waiting.pop(answer.metadata.reply_to_message_id, None)
             if waiting is not None:
                 seconds = round(time.monotonic() - waiting.asked, 3)
-                what = _outcome(answer.error) if answer.has_error() else {"bytes_in": size_of(answer.content)}
+                what = _outcome(answer.error) if answer.has_error() else _answered(answer.content)
                 self.recorded.message(waiting, "answered", seconds=seconds, **what)
         return found
 
@@ -167,6 +168,18 @@ class RecordedGrid(Grid):
     def send_and_receive(self, *_: Any, **__: Any) -> Any:
         """Not used."""
         raise NotImplementedError
+
+
+def _answered(content: RecordDict) -> dict[str, Any]:
+    """Of an answer that nobody has checked yet: its size, what it holds, and how many samples its sender trains on."""
+    facts: Any = {}
+    with suppress(KeyError, ValueError, TypeError, RecursionError):
+        facts = json.loads(content.config_records["facts"]["json"])  # type: ignore[arg-type]  # or it is no answer
+    said = facts if isinstance(facts, dict) else {}
+    sent = [*parts_of(content), *(["accuracies"] if said.get("scores") else [])]
+    samples = said.get("samples")
+    found = {"sent": sent or None, "samples": samples if type(samples) is int and 0 < samples < MOST_SAMPLES else None}
+    return {"bytes_in": size_of(content), **found}
 
 
 def _outcome(error: Error) -> dict[str, str]:
