@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from protofed.deploy.events import Event, Reader, events_of
+from protofed.deploy.events import Event, Reader, events_of, shown
 from protofed.errors import UserError, unknown
 
 TURNS = ("train", "train.masked")
@@ -205,7 +205,8 @@ class _Making:
     def _answered(self, run: AuditedRun, event: Event) -> None:
         """What has left a client; at a server, what came from it."""
         one = self._shared(run, event)
-        sent = [str(part) for part in event.more.get("sent") or []]
+        parts = event.more.get("sent")
+        sent = [shown(str(part)) for part in parts] if isinstance(parts, list) else []
         one.sent += [part for part in sent if part not in one.sent]
         one.turns += event.times if event.kind in TURNS else 0
         one.tests += event.times if "accuracies" in sent else 0
@@ -218,7 +219,7 @@ class _Making:
             run.rounds.append(event.round)
         if not event.step and sent:
             run.min_count, run.secure = _whole(event, "min_count"), event.more.get("secure") is True
-            one.clip, one.noise = event.more.get("clip"), event.more.get("noise")
+            one.clip, one.noise = _number(event, "clip"), _number(event, "noise")
 
     def _shared(self, run: AuditedRun, event: Event) -> Shared:
         return run.shared.setdefault(str(event.client), Shared(event.client))
@@ -264,6 +265,11 @@ def _at(event: Event) -> str:
 def _whole(event: Event, name: str) -> int | None:
     value = event.more.get(name)
     return value if type(value) is int else None
+
+
+def _number(event: Event, name: str) -> float | None:
+    value = event.more.get(name)
+    return float(value) if type(value) in (int, float) else None
 
 
 def _value(value: Any) -> str:
