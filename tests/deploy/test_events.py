@@ -106,7 +106,7 @@ def test_what_is_counted_takes_bounded_room(tmp_path: Path, monkeypatch: pytest.
 def test_an_hour_later_lines_are_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "HOURLY", 1)
     now = [0.0]
-    monkeypatch.setattr(events.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("protofed.deploy.events.time.monotonic", lambda: now[0])
     log = Events(tmp_path / EVENTS)
     for now[0] in (0.0, 1.0, 2.0, 3601.0):
         log.write_some(kind="connection", refused="why", address="a")

@@ -24,7 +24,7 @@ from tests.deploy.test_metrics import parsed
 from tests.deploy.test_package import exec_start
 from tests.deploy.test_rounds import lines
 from tests.support.command_line import succeed
-from tests.support.federation_processes import Deployment, federation, until
+from tests.support.federation_processes import Deployment, until
 
 pytestmark = pytest.mark.network
 
@@ -37,7 +37,7 @@ def jsonl(path: Path) -> list[dict[str, Any]]:
 
 def test_the_logs_tell_what_was_played(tmp_path: Path) -> None:
     """Counts, bytes and refusals of both sides against rounds.jsonl and against what clients counted themselves."""
-    with Deployment(tmp_path, 3, minimum=2) as made:
+    with Deployment(tmp_path, 3, minimum=2, wait=2) as made:
         made.server()
         path = made.folder / "clients/2/client.yaml"
         path.write_text(path.read_text() + "methods: [fedavg]\n")
@@ -157,8 +157,8 @@ def test_a_run_on_clients_own_data_says_so(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     for client in range(2):
         labels = np.repeat(np.arange(2), 20)
-        images = draw.normal(labels[:, None, None, None], 0.3, (40, 1, 8, 8)).astype("float32")
-        np.savez(tmp_path / f"{client}.npz", x=images, y=labels)
+        images = (draw.random((40, 1, 8, 8)) * 100 + labels[:, None, None, None] * 100).astype("uint8")
+        np.savez(tmp_path / f"{client}.npz", images=images, labels=labels)
     asked = {"method": "fedavg", "model": "cnn", "rounds": 1, "lr": 0.01}
     with Deployment(tmp_path, 2, minimum=2) as made:
         made.server()
@@ -192,7 +192,11 @@ fill_and_go_on(Path(sys.argv[1]))
 def fill_and_go_on(place: Path) -> None:
     """A run whose server's disk, of 48 MB, is full after its first round."""
     asked = ASKED | {"rounds": 40}
-    with federation(place, 2, minimum=2, deadline=60, wait=120) as made:
+    with Deployment(place, 2, minimum=2, deadline=60, wait=120) as made:
+        elsewhere = shutil.move(made.folder / "clients", place.parent / "clients")  # whose disk has room
+        (made.folder / "clients").symlink_to(elsewhere)
+        made.server()
+        made.everyone()
         (place / "experiment.yaml").write_text(yaml.safe_dump(asked))
         words = [sys.executable, "-m", "protofed", "deploy", "run", "federation", "experiment.yaml", "--out", "run"]
         with (place.parent / "said.txt").open("w") as said:  # on another disk

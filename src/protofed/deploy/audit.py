@@ -269,7 +269,7 @@ def _whole(event: Event, name: str) -> int | None:
 
 def _number(event: Event, name: str) -> float | None:
     value = event.more.get(name)
-    return float(value) if type(value) in (int, float) else None
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _value(value: Any) -> str:

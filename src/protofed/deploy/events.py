@@ -7,6 +7,7 @@ what was done. What is asked of a client has the kind of the message; docs/opera
 from __future__ import annotations
 
 import datetime
+import errno
 import fcntl
 import json
 import os
@@ -101,7 +102,7 @@ class Events:
                     line = b"\n" + line
                 if os.write(file, line) < len(line):
                     os.ftruncate(file, size)
-                    raise OSError("the disk is full")
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             finally:
                 os.close(file)
 

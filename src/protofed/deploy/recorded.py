@@ -68,6 +68,7 @@ class RecordedRun:
             raise
         finally:
             asking.close_late()
+            self.events.close()
             self.events.write(kind="run.end", **self._about(), **how)
 
     def begin(self, text: str) -> None:
@@ -88,7 +89,9 @@ class RecordedRun:
     def message(self, waiting: Waiting, step: str, **more: Any) -> None:
         """Record a step of a message."""
         named = {"kind": waiting.kind, "step": step, "run": self.name, "round": waiting.round}
-        self.events.write(**named, **waiting.who, **more)
+        # Who refuses to say who it is is asked again every second; turns are as many as there are rounds.
+        write = self.events.write_some if waiting.round is None else self.events.write
+        write(**named, **waiting.who, **more)
 
     def _about(self) -> dict[str, Any]:
         return {"run": self.name, "method": self.experiment.method, "out": str(self.out)}
