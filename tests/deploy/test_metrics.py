@@ -153,7 +153,7 @@ def test_it_is_for_this_machine_by_its_own_name() -> None:
 
 def test_so_many_are_answered_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines that say nothing do not keep others out for ever, and never take more threads than that."""
-    monkeypatch.setattr(loopback, "PATIENCE", 0.5)
+    monkeypatch.setattr("protofed.internal.loopback._Handler.timeout", 0.5)
     with serving() as port:
         silent = [create_connection((HERE, port)) for _ in range(loopback.AT_ONCE + 3)]
         for one in silent:

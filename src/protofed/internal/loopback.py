@@ -24,6 +24,67 @@ class Page(NamedTuple):
     kind: str = "text/html"
 
 
+class _Handler(BaseHTTPRequestHandler):
+    """Looks at the name that it is called by, and at the path."""
+
+    server: _Server
+    timeout = PATIENCE
+
+    def do_GET(self) -> None:
+        """Only for this machine by its own name: a foreign page may have its name point here."""
+        own = [f"{name}:{self.connection.getsockname()[1]}" for name in (HERE, "localhost")]
+        page = self.server.pages.get(self.path)
+        if self.headers.get("Host") not in own:
+            self.send_error(403)
+        elif page is None:
+            self.send_error(404)
+        else:
+            try:
+                self._send(page.text(), page.kind)
+            except UserError:  # the folder is gone
+                self.send_error(404)
+
+    def _send(self, text: str, kind: str) -> None:
+        body = text.encode()
+        self.send_response(200)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        # Whatever a name contains, nothing is asked of any other machine.
+        self.send_header("Content-Security-Policy", "default-src 'self' 'unsafe-inline'; img-src data:")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing for each request."""
+
+
+class _Server(ThreadingHTTPServer):
+    """Answers so many requests at a time."""
+
+    def __init__(self, port: int, pages: Mapping[str, Page]) -> None:
+        self.pages, self.places = pages, threading.BoundedSemaphore(AT_ONCE)
+        super().__init__((HERE, port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread, if there is one left."""
+        if self.places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """And give it back."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing for a reader that has gone."""
+
+
 def loopback_server(port: int, pages: Mapping[str, Page], flag: str = "--port") -> ThreadingHTTPServer:
     """A server of some pages, which is about to answer.
 
@@ -35,64 +96,7 @@ def loopback_server(port: int, pages: Mapping[str, Page], flag: str = "--port") 
     Raises:
         UserError: nothing can listen there.
     """
-
-    class Handler(BaseHTTPRequestHandler):
-        """Looks at the name that it is called by, and at the path."""
-
-        timeout = PATIENCE
-
-        def do_GET(self) -> None:
-            """Only for this machine by its own name: a foreign page may have its name point here."""
-            own = [f"{name}:{self.connection.getsockname()[1]}" for name in (HERE, "localhost")]
-            page = pages.get(self.path)
-            if self.headers.get("Host") not in own:
-                self.send_error(403)
-            elif page is None:
-                self.send_error(404)
-            else:
-                try:
-                    self._send(page.text(), page.kind)
-                except UserError:  # the folder is gone
-                    self.send_error(404)
-
-        def _send(self, text: str, kind: str) -> None:
-            body = text.encode()
-            self.send_response(200)
-            self.send_header("Content-Type", f"{kind}; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "no-store")
-            self.send_header("X-Content-Type-Options", "nosniff")
-            # Whatever a name contains, nothing is asked of any other machine.
-            self.send_header("Content-Security-Policy", "default-src 'self' 'unsafe-inline'; img-src data:")
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Nothing for each request."""
-
-    class Server(ThreadingHTTPServer):
-        """Answers so many requests at a time."""
-
-        places = threading.BoundedSemaphore(AT_ONCE)
-
-        def process_request(self, request: Any, client_address: Any) -> None:
-            """In a thread, if there is one left."""
-            if self.places.acquire(blocking=False):
-                super().process_request(request, client_address)
-            else:
-                self.shutdown_request(request)
-
-        def process_request_thread(self, request: Any, client_address: Any) -> None:
-            """And give it back."""
-            try:
-                super().process_request_thread(request, client_address)
-            finally:
-                self.places.release()
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """Nothing for a reader that has gone."""
-
     try:
-        return Server((HERE, port), Handler)
+        return _Server(port, pages)
     except (OSError, OverflowError) as error:
         raise UserError(flag, port, f"it cannot be used: {error}") from None
