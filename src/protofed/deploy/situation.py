@@ -20,7 +20,7 @@ from protofed.report.terminal import TextTable
 
 
 @dataclass
-class Member:
+class Attending:
     """A client, as far as the server's events tell."""
 
     client: int
@@ -46,7 +46,7 @@ class Situation:
     done: int = 0  # rounds that are over
     score: str = ""
     accuracy: float | None = None  # of the last round that was tested
-    members: dict[int, Member] = field(default_factory=dict)
+    members: dict[int, Attending] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)  # of the last round
 
     def to_json(self) -> str:
@@ -77,7 +77,7 @@ class Watching:
         now = self._now
         now.running = is_running(self.federation.log)
         for client in self.federation.nodes():
-            now.members.setdefault(client, Member(client))
+            now.members.setdefault(client, Attending(client))
         for event in self._reader.read():
             self._add(event)
         if now.out and now.state == "going on" and (Path(now.out) / "config.yaml").is_file():
@@ -100,7 +100,7 @@ class Watching:
             now.left_out = {str(k): str(v) for k, v in left_out.items()} if isinstance(left_out, Mapping) else {}
         if event.client is None:
             return
-        member = now.members.setdefault(event.client, Member(event.client))
+        member = now.members.setdefault(event.client, Attending(event.client))
         if event.kind in ("client.connected", "client.gone"):
             member.state, member.seen = event.kind.removeprefix("client."), at
         elif event.kind == "member":
