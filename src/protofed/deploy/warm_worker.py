@@ -20,7 +20,7 @@ from protofed.data.sources.tables import TableOptions
 from protofed.deploy.client import LOG, Failed, WarmClient
 from protofed.deploy.events import EVENTS, Events
 from protofed.deploy.log_lines import Stamped, formatter
-from protofed.deploy.owner import LIMITS, Owner
+from protofed.deploy.owner import PLACES, Owner, keys
 from protofed.deploy.wire import FAILED, Packet, read_frame, write_frame
 from protofed.errors import UserError
 from protofed.experiment import Experiment
@@ -45,7 +45,8 @@ class OwnersWord:
     def limits(self) -> dict[str, Any]:
         """A digest of the file, and what its owner allows; not where the data is."""
         owner = Owner.read(self.path)
-        says = {name: value for name in LIMITS if (value := getattr(owner, name)) is not None}
+        names = [item.name for item in keys() if item.name not in PLACES]
+        says = {name: value for name in names if (value := getattr(owner, name)) is not None}
         return {"digest": hashlib.sha256(self.path.read_bytes()).hexdigest(), "limits": says}
 
 
