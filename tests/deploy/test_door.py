@@ -38,6 +38,8 @@ from tests.support.federation_processes import Deployment, descendants, federati
 
 pytestmark = pytest.mark.network
 
+STAMP = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\.[0-9]{3}Z"
+"""The beginning of a line that a client says."""
 STRANGE = """
 from pathlib import Path
 Path("{mark}").write_text("was here")
@@ -294,16 +296,16 @@ def test_reasons_are_named(tmp_path: Path) -> None:
     with Deployment(tmp_path, 1) as made:
         early = protofed("deploy", "client", "federation", "--id", "0", place=tmp_path)
         assert early.stdout is not None
-        assert early.stdout.readline() == "not connected: no server listens there; is it started?; trying again\n"
+        why = "not connected: no server listens there; is it started?; trying again"
+        assert re.fullmatch(f"{STAMP} client 0: {re.escape(why)}\n", early.stdout.readline())
         made.server()
-        assert early.stdout.readline() == "client 0 is running\n"
+        assert re.fullmatch(f"{STAMP} client 0: running\n", early.stdout.readline())
         copy = tmp_path / "copy"
         subprocess.run(["cp", "-r", made.folder / "clients/0", copy], check=True)
         twice = protofed("deploy", "client", "copy", "--id", "0", place=tmp_path)
         assert twice.stdout is not None
-        assert twice.stdout.readline() == (
-            "not connected: a client with the same key is connected, or was until a minute ago; trying again\n"
-        )
+        why = "not connected: a client with the same key is connected, or was until a minute ago; trying again"
+        assert twice.stdout.readline().endswith(f"Z client 0: {why}\n")
         twice.send_signal(signal.SIGINT)
         assert twice.wait(30) == 0
         for name in ("key", "client.crt"):

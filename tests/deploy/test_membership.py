@@ -66,8 +66,12 @@ def test_a_clients_key_is_made_there_and_stays_there(tmp_path: Path) -> None:
     assert said[1]["key"] == fingerprint
     assert fingerprint in succeed(tmp_path, "deploy", "members", "federation").out
     assert Owner.read(tmp_path / "anna/client.yaml").id == 1
-    (event,) = map(json.loads, (tmp_path / "federation/server/events.jsonl").read_text().splitlines())
-    assert (event["kind"], event["client"], event["key"]) == ("admitted", 1, fingerprint)
+    events = [json.loads(line) for line in (tmp_path / "federation/server/events.jsonl").read_text().splitlines()]
+    assert [(event["kind"], event["change"], event["client"]) for event in events] == [
+        ("member", "admitted", 0),
+        ("member", "admitted", 1),
+    ]
+    assert events[1]["key"] == fingerprint
     assert passphrase not in (tmp_path / "federation/server/members.json").read_text()
 
 

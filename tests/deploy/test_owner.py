@@ -279,9 +279,15 @@ def test_what_is_sent_is_recorded(tmp_path: Path) -> None:
     client.answer("train", packet._replace(digest=bytes(32)))
     first, *others = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
     assert first.pop("time").endswith("+00:00")
-    assert first == {"kind": "train", "run": "a", "method": "fedproto", "round": 1} | {
+    assert first.pop("seconds") > 0
+    samples = len(client.federation("a", BASE).clients[0].train)
+    assert first == {"kind": "train", "client": 0, "run": "a", "method": "fedproto", "round": 1} | {
         "bytes_in": packet.size(),
         "bytes_out": answer.size(),
+        "sent": ["prototypes"],
+        "samples": samples,
+        "min_count": 0,
+        "secure": False,
     }
     assert [line["refused"] for line in others] == ["it speaks protocol None, not 7", "it is damaged"]
     assert (tmp_path / "events.jsonl").stat().st_mode & 0o077 == 0

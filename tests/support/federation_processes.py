@@ -53,7 +53,9 @@ class Deployment:
         process = self.processes[name]
         assert process.stdout is not None
         line = process.stdout.readline()
-        while line.startswith("not connected"):  # one that was killed is taken for present for a minute
+        while "not connected" in line or line.startswith(
+            "metrics"
+        ):  # one that was killed is taken for present for a minute
             line = process.stdout.readline()
         assert "listening" in line or "running" in line, line + process.stdout.read()
         return process

@@ -6,6 +6,7 @@ import os
 import sys
 
 from protofed.cli import runs, watch, report, theory, sweep, reproduce, lists, data, encoder, serving, deploy, members  # isort: skip  (the order of the commands in --help)
+from protofed.cli import operations  # isort: skip  (after deploy, to which its commands belong)
 from protofed.cli.common import app, speaks
 from protofed.cli.usage import is_usage_error, usage_error
 from protofed.errors import HintedError, LostError, UserError
@@ -18,6 +19,7 @@ __all__ = [
     "lists",
     "main",
     "members",
+    "operations",
     "report",
     "reproduce",
     "runs",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +23,7 @@ from protofed.cli.common import (
     finish,
     refuse_existing,
     subcommands,
+    whole,
 )
 from protofed.cli.serving import NewModel, Onnx, Shown, write_export
 from protofed.errors import misused
@@ -35,6 +37,17 @@ REFUSED_CODE = 3
 group = subcommands("deploy", "A federation of real machines, on Flower.")
 
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.")]
+
+
+MetricsPort = Annotated[
+    str | None,
+    typer.Option("--metrics-port", metavar="INT", help="Serve Prometheus' /metrics at 127.0.0.1; 0 is any free port."),
+]
+
+
+def port_of(value: str | None) -> int | None:
+    """The port of `--metrics-port`, if one was asked for."""
+    return None if value is None else whole("--metrics-port", value, 0)
 
 
 def need_flower() -> None:
@@ -79,7 +92,7 @@ def init_command(
 
 
 @command("server", "deploy server federation", group)
-def server_command(folder: Dir) -> None:
+def server_command(folder: Dir, metrics_port: MetricsPort = None) -> None:
     """Run the server until Ctrl-C."""
     need_flower()
     from protofed.deploy import supervise
@@ -87,7 +100,7 @@ def server_command(folder: Dir) -> None:
 
     federation = FederationFolder.open(folder)
     said = f"listening on {federation.address}; log: {federation.log}"
-    raise typer.Exit(supervise.serve(federation, lambda: print(said, flush=True)))
+    raise typer.Exit(supervise.serve(federation, lambda: print(said, flush=True), port_of(metrics_port)))
 
 
 @command("client", "deploy client federation/clients/0 --id 0 --data images", group)
@@ -102,10 +115,12 @@ def client_command(
         Path | None,
         typer.Option("--explain", metavar="EXPERIMENT", help="Say what of an experiment would be refused, and end."),
     ] = None,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Run a client until Ctrl-C."""
     need_flower()
     from protofed.deploy import supervise
+    from protofed.deploy.log_lines import say
 
     if explain is not None:
         from protofed.deploy.explain import explained
@@ -117,7 +132,8 @@ def client_command(
         if not refused:
             print("nothing would be refused")
         raise typer.Exit(REFUSED_CODE if refused else 0)
-    raise typer.Exit(supervise.join(folder, number, data, lambda: print(f"client {number} is running", flush=True)))
+    running = partial(say, f"client {number}", "running")
+    raise typer.Exit(supervise.join(folder, number, data, running, port_of(metrics_port)))
 
 
 @command("export", "deploy export federation/clients/0 --id 0 --out model", group)

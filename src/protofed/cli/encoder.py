@@ -60,7 +60,7 @@ def train_command(flags: Mapping[str, Any], out: Out = OUT, quiet: Quiet = False
     _keep(encoder_of(run), out)
 
 
-@command("import", "encoder import efficientnet-lite0 --out imagenet.safetensors", group)
+@command("import", "encoder import efficientnet-lite0 --out lite0.safetensors", group)
 def import_command(
     what: Annotated[
         str,

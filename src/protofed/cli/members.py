@@ -28,7 +28,7 @@ def _passphrase(folder: Path) -> str:
     return found.strip()
 
 
-@command("join", "deploy join site --name 'St Anna'", group)
+@command("join", "deploy join site --name north", group)
 def join_command(
     place: Annotated[Path, typer.Argument(metavar="PLACE", help="The client's folder; it is made.")],
     name: Annotated[str, typer.Option("--name", help="What people call the client.")],

@@ -207,7 +207,7 @@ def split_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show who holds what, as a table and a heat map, or write which rows are whose."""
+    """Show who holds what, or write which rows are whose."""
     from protofed.data.build import division_of, federation_of
     from protofed.data.index_files import write_division
     from protofed.report.split_heatmap import heat_map

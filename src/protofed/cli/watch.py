@@ -30,6 +30,7 @@ def watch_command(
     """Show runs in progress, until they have ended."""
     from rich.live import Live
 
+    from protofed.internal.loopback import HERE
     from protofed.report import watch
     from protofed.report.terminal import console
 
@@ -44,7 +45,7 @@ def watch_command(
     with suppress(KeyboardInterrupt):
         if serve:
             with watch.server(folder, whole("--port", port, 0)) as page:
-                print(f"http://{watch.HERE}:{page.server_address[1]}/", flush=True)
+                print(f"http://{HERE}:{page.server_address[1]}/", flush=True)
                 page.serve_forever()
             return
         with Live(watch.table(view), console=console(), auto_refresh=False) as live:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -109,6 +110,7 @@ class WarmClient:
 
     def __init__(self, owner: Owner, events: Events | None = None) -> None:
         self.owner, self.events = owner, events
+        self._sent: list[str] = []  # what leaves with the answer that is being made
         self._here: tuple[str, Federation] | None = None  # the run that it was loaded for, and its data
         self._run: tuple[object, Run] | None = None  # what it was made for, and the run
         self._after: int | None = None  # the round after which the run's model is
@@ -125,6 +127,7 @@ class WarmClient:
             The answer, or why there is none.
         """
         facts: Mapping[str, Any] = {}
+        self._sent, began = [], time.monotonic()
         try:
             self.owner.check_size(packet.size())
             facts, data = unpack(packet, LARGEST)
@@ -139,7 +142,7 @@ class WarmClient:
             LOG.exception("%s", plain(kind))
             self._record(kind, facts, packet, failed=type(error).__name__)
             return Failed(FAILED, type(error).__name__)
-        self._record(kind, facts, packet, bytes_out=found.size())
+        self._record(kind, facts, packet, bytes_out=found.size(), seconds=round(time.monotonic() - began, 3))
         return found
 
     def _allowed(self, kind: str, facts: Mapping[str, Any], data: bytes, memory: ClientMemory | None) -> Packet:
@@ -216,7 +219,13 @@ class WarmClient:
         with process_settings(arrived.run.experiment):
             scores = asdict(arrived.run.clients.evaluate(arrived.received))
         del scores["traffic"]  # that is the server's to count
-        return scores if "metrics" in self.owner.send else {name: _accuracies(some) for name, some in scores.items()}
+        if "metrics" not in self.owner.send:
+            scores = {name: _accuracies(some) for name, some in scores.items()}
+        self._sent += [
+            "accuracies",
+            *(["metrics"] if any(split_name(name)[1] for name in scores["per_client"]) else []),
+        ]
+        return scores
 
     def trained(self, arrived: Arrived) -> tuple[Upload, float]:
         """What a turn makes, as it may leave, and its loss."""
@@ -227,10 +236,16 @@ class WarmClient:
 
     def guarded(self, upload: Upload, received: Broadcast) -> Upload:
         """What may leave of what a turn has made."""
-        self.owner.check_parts([part for part in PARTS if getattr(upload, part)])
+        self.check_parts(upload)
         if self.owner.clip is None:
             return upload
         return clipped_and_noised(upload, received, self.owner.clip, self.owner.noise, np.random.default_rng())
+
+    def check_parts(self, upload: Upload) -> None:
+        """Refuse to send what may not be sent; the rest is what leaves."""
+        parts = [part for part in PARTS if getattr(upload, part)]
+        self.owner.check_parts(parts)
+        self._sent += parts
 
     def _folder(self, run: Any) -> FolderMemory:
         """What is kept of a run, whose name becomes that of a folder."""
@@ -256,7 +271,18 @@ class WarmClient:
             number = clock[0] + 1 if isinstance(clock, list) and clock and isinstance(clock[0], int) else None
             method = experiment.get("method") if isinstance(experiment, dict) else None
             named = {"run": plain(str(facts.get("run"))), "method": plain(str(method)), "round": number}
-            self.events.write(kind=plain(kind), **named, bytes_in=packet.size(), **more)
+            more["bytes_in"] = packet.size()
+            if self._sent and "bytes_out" in more:
+                more |= self._sent_with(experiment)
+            write = self.events.write if "sent" in more else self.events.write_some
+            write(kind=plain(kind), client=self.owner.id, **named, **more)
+
+    def _sent_with(self, experiment: Any) -> dict[str, Any]:
+        """What has left with an answer that is none of a question about the run, and what hides a sample in it."""
+        assert self._here is not None  # what has left was made of it
+        found = {"sent": list(dict.fromkeys(self._sent)), "samples": len(self._here[1].clients[0].train)}
+        asked = {name: experiment.get(name) for name in ("min_count", "secure")}
+        return found | asked | {"clip": self.owner.clip, "noise": self.owner.noise or None}
 
 
 def _accuracies(some: Any) -> Any:
@@ -372,7 +398,7 @@ def public_step(client: WarmClient, asked: Asked) -> Packet:
             upload = Upload(numbers=numbered({number: phase.outputs(number).client(0).numbers for number in wanted}))
         else:
             upload = client.guarded(phase.weights(), received).client(0)
-    client.owner.check_parts([part for part in PARTS if getattr(upload, part)])
+    client.check_parts(upload)
     done = [max([*learned, done[0]]), max([*wanted, done[1]])]
     state = {"round": torch.tensor(clock.round), "done": torch.tensor(done), **phase.models[0]}
     asked.memory.keep(MODEL, save(state) if wanted else b"")

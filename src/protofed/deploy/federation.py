@@ -20,11 +20,13 @@ from pathlib import Path
 import yaml
 from cryptography import x509
 
+from protofed.deploy.events import member_changed
 from protofed.deploy.members import Admission, MembersFile, admit, present
 from protofed.deploy.owner import template
 from protofed.deploy.pki import (
     AUTHORITY_DAYS,
     certify,
+    fingerprint,
     make_authority,
     make_client_key,
     write_certificate,
@@ -155,6 +157,7 @@ def _fill(federation: FederationFolder, clients: int) -> str:
             key = make_client_key(place / "key").public_key()
             admit(members, number, f"client {number}", key, "server", authority, federation.days)
             write_bundle(federation, number, members[number], authority[0])
+            member_changed(federation.server, number, "admitted", name=members[number].name, key=fingerprint(key))
     says = {k: v for k, v in dataclasses.asdict(federation).items() if k != "folder"}
     write_text(federation.folder / "federation.yaml", yaml.safe_dump(says, sort_keys=False))
     return passphrase

@@ -7,12 +7,14 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from protofed.deploy.events import EVENTS, Events
 from protofed.deploy.federation import FederationFolder
 from protofed.deploy.membership import warnings
 from protofed.deploy.processes import hangup, is_running, logged, told_to_end
 from protofed.deploy.server_settings import Settings, check_out
 from protofed.errors import LostError, UserError
 from protofed.experiment import Experiment
+from protofed.internal.atomic_files import full_disk_is_said
 from protofed.internal.schema import read_json
 from protofed.runs.folder import RunFolder
 
@@ -48,6 +50,7 @@ def play(federation: FederationFolder, experiment: Experiment, out: Path, progre
         LostError: the server is not running, or clients are missing; the run can go on.
     """
     from protofed.deploy import link  # and Flower
+    from protofed.deploy.recorded import RecordedProgress, RecordedRun
     from protofed.deploy.server import serve  # and torch
     from protofed.runs.run import Interrupted
 
@@ -56,7 +59,12 @@ def play(federation: FederationFolder, experiment: Experiment, out: Path, progre
         str(out.resolve()), federation.minimum, federation.deadline, federation.wait, str(federation.nodes_file)
     )
     machine: dict[str, Any] = {"data_dir": None, "device": "cpu", "threads": 1, "engine": "sequential", "width": None}
-    with logged(federation.server / "runs.log", warn=not quiet), told_to_end(signal.SIGTERM, *hangup()) as told:
+    recorded = RecordedRun(Events(federation.server / EVENTS), experiment, out.resolve(), federation.nodes)
+    with (
+        full_disk_is_said(),
+        logged(federation.server / "runs.log", "run", warn=not quiet),
+        told_to_end(signal.SIGTERM, *hangup()) as told,
+    ):
 
         def check() -> None:
             if told:
@@ -64,8 +72,8 @@ def play(federation: FederationFolder, experiment: Experiment, out: Path, progre
             _require_server(federation)
 
         state = link.open_state(federation.database)
-        with link.new_run(state, check, Interrupted) as grid:
-            serve(grid, dataclasses.replace(experiment, **machine), settings, progress)
+        with link.new_run(state, check, Interrupted) as grid, recorded.playing(grid) as asking:
+            serve(asking, dataclasses.replace(experiment, **machine), settings, RecordedProgress(progress, recorded))
 
 
 def _require_server(federation: FederationFolder) -> None:
@@ -81,7 +89,7 @@ def status(federation: FederationFolder) -> dict[str, Any]:
         return found | {"clients": dict.fromkeys(federation.members(), "registered"), "runs": []}
     from protofed.deploy import link
 
-    with logged(federation.server / "runs.log"):
+    with logged(federation.server / "runs.log", "status"):
         state = link.open_state(federation.database)
         nodes = {node.node_id: node.status for node in state.get_node_info()}
         runs = state.get_run_info(order_by="pending_at", ascending=True)

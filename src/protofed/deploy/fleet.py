@@ -42,6 +42,7 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_sig
 from flwr.superlink.servicer.fleet import fleet_handlers
 from google.protobuf.message import DecodeError, Message
 
+from protofed.deploy.attendance import Attendance
 from protofed.deploy.members import UNKNOWN
 
 Event = Mapping[str, Any]
@@ -52,6 +53,8 @@ LARGEST = 16 * 2**20
 """Bytes of a request: parts of messages have 5 MB."""
 MOST_PARTS = 1000
 """Of a message."""
+OVER = 409
+"""The status of what is asked in vain: mostly the run is over."""
 LOG = logging.getLogger("flwr")
 TWICE = "a client with the same key is connected, or was until a minute ago"
 STALE = "its signature is not valid now: is its clock right?"
@@ -80,7 +83,7 @@ def _activate(state: SqlLinkState, request: ActivateNodeRequest) -> Message:
     if node is None:
         raise RejectedError(403, UNKNOWN)
     if not state.activate_node(node, request.heartbeat_interval):
-        raise RejectedError(409, TWICE)
+        raise RejectedError(OVER, TWICE)
     return ActivateNodeResponse(node_id=node)
 
 
@@ -117,35 +120,48 @@ CALLS = {
 
 
 class Fleet:
-    """An ASGI application that answers registered clients."""
+    """An ASGI application that answers registered clients; who comes and who is turned away is told, if to anybody."""
 
-    def __init__(self, state: SqlLinkState, objection: Callable[[bytes], str | None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        state: SqlLinkState,
+        objection: Callable[[bytes], str | None] = lambda _: None,
+        attendance: Attendance | None = None,
+    ) -> None:
         """`objection` says why the owner of a registered key is not answered, if so; it is asked with every call."""
-        self.state, self.objection = state, objection
+        self.state, self.objection, self.attendance = state, objection, attendance
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         """One request."""
         if scope["type"] != "http":
             return
+        nodes: list[int] = []  # whose request it is, once that is known
         try:
-            body = await self._answer(scope, receive)
+            body = await self._answer(scope, receive, nodes)
             status, kind = 200, b"application/x-protobuf"
         except RejectedError as error:
             status, kind, body = error.status, b"application/json", json.dumps({"error": str(error)}).encode()
+            if self.attendance is not None and (status != OVER or str(error) == TWICE):
+                address = (scope.get("client") or ["unknown"])[0]
+                await asyncio.to_thread(
+                    self.attendance.refused, address, status, str(error), nodes[0] if nodes else None
+                )
         head = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
         if status != 200:
             head.append((b"connection", b"close"))  # what follows was not read
         await send({"type": "http.response.start", "status": status, "headers": head})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: Event, receive: Receive) -> bytes:
+    async def _answer(self, scope: Event, receive: Receive, nodes: list[int]) -> bytes:
         call = CALLS.get(scope["path"].removeprefix("/v1/fleet/"))
         if call is None or scope["method"] != "POST" or not scope["path"].startswith("/v1/fleet/"):
             raise RejectedError(404, "there is nothing here")
         key = signed_by({name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]})
         node = await asyncio.to_thread(self.state.get_node_id_by_public_key, key)
-        why = UNKNOWN if node is None else self.objection(key)
-        if why is not None:
+        if node is None:
+            raise RejectedError(403, UNKNOWN)
+        nodes.append(node)
+        if (why := self.objection(key)) is not None:
             raise RejectedError(403, why)
         request = call.request()
         try:
@@ -154,14 +170,18 @@ class Fleet:
             raise RejectedError(400, "it is not a request") from None
         if claimed(request) not in (key, node):
             raise RejectedError(403, "it speaks for another")
-        return await asyncio.to_thread(self._answered, call, request)
+        answer = await asyncio.to_thread(self._answered, call, request)
+        if self.attendance is not None and call.request in (ActivateNodeRequest, DeactivateNodeRequest):
+            told = self.attendance.came if call.request is ActivateNodeRequest else self.attendance.left
+            await asyncio.to_thread(told, node)
+        return answer
 
     def _answered(self, call: Call, request: Message) -> bytes:
         try:
             answer: bytes = call.answer(self.state, request).SerializeToString()
             return answer
         except FlowerError as error:  # mostly of a run that is over
-            raise RejectedError(409, f"code {error.code}") from None
+            raise RejectedError(OVER, f"code {error.code}") from None
         except RejectedError:
             raise
         except Exception as error:

@@ -76,6 +76,11 @@ def last_seen(state: SqlLinkState) -> dict[int, tuple[bool, str | None]]:
     return found
 
 
+def online(state: SqlLinkState) -> list[int]:
+    """The nodes that something was heard of within a minute."""
+    return [node.node_id for node in state.get_node_info(statuses=[NodeStatus.ONLINE])]
+
+
 def clear(state: SqlLinkState) -> None:
     """Drop the messages of runs whose process has ended, however it did."""
     states = state.get_run_status({run.run_id for run in state.get_run_info()})

@@ -6,9 +6,9 @@ import datetime
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from protofed.deploy.events import Events
+from protofed.deploy.events import EVENTS, Events, member_changed
 from protofed.deploy.federation import FederationFolder, write_bundle
 from protofed.deploy.members import Admission, admit, member_of, present, remove, renew
 from protofed.deploy.pki import (
@@ -92,7 +92,7 @@ def renew_server(federation: FederationFolder, passphrase: str, days: int | None
         for number, member in federation.members().items():
             write_bundle(federation, number, member, authority[0])
     certify(federation.server, "server", federation.host, authority, for_days)
-    Events(federation.server / "events.jsonl").write(kind="renewed", what="server", until=ends.date().isoformat())
+    Events(federation.server / EVENTS).write(kind="certificate", change="renewed", until=ends.date().isoformat())
     return over
 
 
@@ -102,9 +102,11 @@ def _days(federation: FederationFolder, days: int | None) -> int:
     return federation.days if days is None else days
 
 
-def _record(federation: FederationFolder, kind: str, number: int, member: Admission) -> None:
+def _record(
+    federation: FederationFolder, change: Literal["admitted", "removed", "renewed"], number: int, member: Admission
+) -> None:
     about = {"name": member.name, "key": fingerprint(member.key), "until": member.until.date().isoformat()}
-    Events(federation.server / "events.jsonl").write(kind=kind, client=number, **about)
+    member_changed(federation.server, number, change, **about)
 
 
 def enrol(federation: FederationFolder, begin: bool = False) -> None:
@@ -114,7 +116,7 @@ def enrol(federation: FederationFolder, begin: bool = False) -> None:
     from protofed.deploy import link  # and Flower
 
     members = federation.members_file.read()
-    with logged(federation.server / "members.log"):
+    with logged(federation.server / "members.log", "members"):
         state = link.open_state(federation.database)
         nodes = {
             number: link.register(state, public_pem(member.key), f"client-{number}")
@@ -130,7 +132,7 @@ def listed(federation: FederationFolder) -> list[dict[str, Any]]:
     if federation.database.exists():
         from protofed.deploy import link
 
-        with logged(federation.server / "members.log"):
+        with logged(federation.server / "members.log", "members"):
             seen = link.last_seen(link.open_state(federation.database))
     running = is_running(federation.log)
     rows = []

@@ -42,6 +42,8 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from protofed.deploy.events import Events, shown
+from protofed.deploy.log_lines import say
 from protofed.deploy.members import REMOVED, UNKNOWN
 from protofed.deploy.records import from_records, to_records
 from protofed.deploy.wire import FAILED, REFUSED, Packet
@@ -77,9 +79,13 @@ class Line:
         authority: the certificate by which the server is known.
         key: this client's private key.
         largest: bytes of a message at most.
+        client: whose it is.
+        events: where it is recorded when there is a connection; nowhere, unless given.
     """
 
-    def __init__(self, address: str, authority: Path, key: Path, largest: int) -> None:
+    def __init__(
+        self, address: str, authority: Path, key: Path, largest: int, client: int = 0, events: Events | None = None
+    ) -> None:
         private = cast(EllipticCurvePrivateKey, load_ssh_private_key(key.read_bytes(), None))
         self.public = public_key_to_bytes(private.public_key())
         self.client = FleetHttpClient.from_server_address(
@@ -87,6 +93,8 @@ class Line:
         )
         self.client._client.follow_redirects = False  # or a server could have this client call others in its network
         self.node, self.largest = Node(), largest
+        self.number, self.events = client, events
+        self.connected = False
 
     def connect(self) -> None:
         """Say that this client is there.
@@ -157,6 +165,21 @@ class Line:
             for name in wanted.objects_to_push:
                 _again(partial(push, name, parts[name].deflate()))
 
+    def say(self, text: str) -> None:
+        """Print a line of this client's."""
+        say(f"client {self.number}", text)
+
+    def record(self, kind: str, **what: str) -> None:
+        """Record what happens here, and not in the worker; a server can have it happen as often as it likes."""
+        if self.events is not None:
+            self.events.write_some(kind=kind, client=self.number, **what)
+
+    def is_connected(self, now: bool, why: str | None = None) -> None:
+        """Note whether it is connected, and say so when that changes."""
+        if now != self.connected:
+            self.connected = now
+            self.record("connected" if now else "disconnected", **({} if why is None else {"why": why}))
+
     def leave(self) -> None:
         """Say that this client goes, if anybody hears it."""
         if self.node.node_id:
@@ -194,6 +217,7 @@ def play(line: Line, worker: WorkerProcess, told: Told, ready: Callable[[], None
         return 0
     beating = HeartbeatSender(line.beat)
     beating.start()
+    line.is_connected(True)
     ready()
     last, lost = time.monotonic(), ""
     try:
@@ -201,14 +225,17 @@ def play(line: Line, worker: WorkerProcess, told: Told, ready: Callable[[], None
             try:
                 found = line.receive()
                 if lost:
-                    print("connected again", flush=True)
+                    line.say("connected again")
+                    line.is_connected(True)
                 lost = ""
             except Exception as error:  # whatever the network or the server does, this client stays
                 why = str(error) if isinstance(error, NotAdmittedError) else why_lost(error)
                 if is_final(why):
+                    line.is_connected(False, why)
                     raise LostError(f"not connected: {why}") from None
                 if why != lost:
-                    print(f"not connected: {why}; trying again", flush=True)
+                    line.say(f"not connected: {why}; trying again")
+                    line.is_connected(False, why)
                 lost = why
                 pause(told, PAUSE)
                 continue
@@ -220,6 +247,7 @@ def play(line: Line, worker: WorkerProcess, told: Told, ready: Callable[[], None
         return 0
     finally:
         beating.stop()
+        line.is_connected(False, "it was ended")
         line.leave()
 
 
@@ -235,7 +263,8 @@ def _connected(line: Line, told: Told) -> bool:
             if time.monotonic() - began > COMES_BACK or is_final(why):
                 raise LostError(f"not connected: {why}") from None
             if why != said:
-                print(f"not connected: {why}; trying again", flush=True)
+                line.say(f"not connected: {why}; trying again")
+                line.record("disconnected", why=why)
             said = why
             pause(told, PAUSE)
     return False
@@ -267,19 +296,23 @@ def _serve(line: Line, worker: WorkerProcess, head: Message, tree: ObjectTree) -
         found = worker.answer(about.message_type, line.fetch(head, tree), about.ttl)
     except RefusedError as error:
         found = REFUSED, str(error)
+        line.record(shown(about.message_type), refused=str(error))
     except WorkerDiedError as error:
-        print(f"{error}; a new one is started", flush=True)
+        line.say(f"{error}; a new one is started")
         found = int(ErrorCode.CLIENT_APP_CRASHED), "its process died"
+        line.record(shown(about.message_type), failed="its process died")
     except Exception as error:  # a server, or a file of the owner's, must not end this client
-        print(f"a message could not be answered: {why_lost(error)}", flush=True)
+        line.say(f"a message could not be answered: {why_lost(error)}")
         found = FAILED, type(error).__name__
+        line.record(shown(about.message_type), failed=type(error).__name__)
     if not isinstance(found, Packet) and found[0] == REFUSED:
-        print(f"refused: {found[1]}", flush=True)
+        line.say(f"refused: {found[1]}")
     content = to_records(found) if isinstance(found, Packet) else Error(*found)
     try:
         line.send(Message(content, reply_to=head), time.monotonic() - began)
     except Exception as error:
-        print(f"an answer could not be brought: {why_lost(error)}", flush=True)
+        line.say(f"an answer could not be brought: {why_lost(error)}")
+        line.record(shown(about.message_type), failed="its answer could not be brought")
 
 
 def pause(told: Told, seconds: float) -> None:

@@ -27,6 +27,8 @@ CHOOSES_DATA = ("train_size", "long_tail", "val_fraction", "unseen", "test_fract
 """Options by which an experiment takes a part of a client's samples: two parts that differ by one would show it,
 and a column that is named the label has its values sent."""
 NOT_IN_FILE = ("simulated",)
+PLACES = ("id", "server", "data", "columns", "data_dir", "public", "device", "threads", "memory")
+"""Keys that say which client this is and where things are; the others are what it may be asked for."""
 
 
 def _key(default: T, text: str, example: str = "", **bounds: float) -> T:

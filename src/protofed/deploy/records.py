@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 from flwr.app import ConfigRecord, RecordDict
 
+from protofed.deploy.owner import PARTS
 from protofed.deploy.wire import LARGEST, Packet
 from protofed.errors import RefusedError
 
@@ -50,3 +53,22 @@ def from_record(record: ConfigRecord) -> bytes:
     if not isinstance(data, bytes):
         raise TypeError
     return data
+
+
+def size_of(content: RecordDict) -> int:
+    """Bytes of the packet in some records, as `Packet.size` counts them; nothing is copied."""
+    values = [value for record in content.config_records.values() for value in record.values()]
+    return sum(
+        len(value.encode() if isinstance(value, str) else value) for value in values if isinstance(value, str | bytes)
+    )
+
+
+def parts_of(content: RecordDict) -> list[str]:
+    """What the message in some records holds, by the head of its safetensors file: of weights, prototypes and so on."""
+    try:
+        data = from_record(content.config_records["0"])
+        head = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return []
+    names = {name.partition("/")[0] for name in head} if isinstance(head, dict) else set()
+    return [part for part in PARTS if part in names]

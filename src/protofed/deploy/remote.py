@@ -19,9 +19,11 @@ from protofed.engines.base import Outcome
 from protofed.errors import LostError, RefusedError
 from protofed.evaluation.accuracy import MODELS, RULES, TESTS, Evaluation, certain_names
 from protofed.evaluation.names import asked_metrics, split_name
+from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Traffic, Upload
 from protofed.methods.base import Clock, PublicExchange
 from protofed.runs.clients import Clients
+from protofed.runs.network_label import with_own_data
 from protofed.runs.setup import Setup
 from protofed.server.public_exchange import PublicClients
 from protofed.trust.screening import Schema, tensors_of
@@ -62,6 +64,10 @@ class Remote(Clients):
         self._traffic = Traffic()  # of the round or evaluation that is going on
         self._left_out: dict[int, str] = {}  # of the last round, and why
         self._scores: dict[int, Evaluation] | None = None  # what clients say of the models, where a test is due
+
+    def trained_on(self, experiment: Experiment) -> Experiment:
+        """Clients bring data of their own, or take parts of the experiment's."""
+        return with_own_data(experiment) if self.clients.brings else experiment
 
     @property
     def tests_late(self) -> bool:

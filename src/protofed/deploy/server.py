@@ -79,7 +79,7 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings, progress: Prog
     if not old:
         make_folder(path, label.name, json.dumps(said) + "\n")
     if not (path / "config.yaml").exists():
-        write_text(path / "config.yaml", run.experiment.to_yaml())
+        write_text(path / "config.yaml", run.clients.trained_on(run.experiment).to_yaml())
     if old:
         run.restore(folder.claim())
     run.play(folder, progress or Progress())

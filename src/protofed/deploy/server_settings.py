@@ -13,6 +13,7 @@ from protofed.experiment import Experiment, options
 from protofed.internal.schema import read_json
 from protofed.internal.yaml_files import read_yaml
 from protofed.runs.folder import RunFolder
+from protofed.runs.network_label import OWN, with_own_data
 
 WHOLE = re.compile("[0-9]{1,20}")
 """Numbers of clients and of nodes, which have 64 bits."""
@@ -63,7 +64,8 @@ def check_out(path: Path, experiment: Experiment) -> None:
     config = path / "config.yaml"
     if not config.is_file():  # new, or killed before its first round
         return
-    there, here = asdict(Experiment.from_mapping(read_yaml(config))), asdict(experiment)
+    held = Experiment.from_mapping(read_yaml(config))
+    there, here = asdict(held), asdict(with_own_data(experiment) if held.split == OWN else experiment)
     changed = [name for name in here if there[name] != here[name] and name not in options("machine")]
     if changed:
         said = "; ".join(f"{name} {there[name]!r}, not {here[name]!r}" for name in changed)

@@ -10,31 +10,38 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cryptography import x509
 
+from protofed.deploy.attendance import Attendance
+from protofed.deploy.events import EVENTS, Events
 from protofed.deploy.federation import FederationFolder
 from protofed.deploy.joining import check_keys, notes
 from protofed.deploy.members import Roster
 from protofed.deploy.membership import enrol, warnings
+from protofed.deploy.metrics import ClientMetrics, ServerMetrics, served
 from protofed.deploy.owner import Owner
 from protofed.deploy.pki import expiry, has_ended, note
 from protofed.deploy.processes import alone, hangup, logged, require_free, told_to_end
 from protofed.deploy.worker import WorkerProcess
 from protofed.errors import LostError, UserError
+from protofed.internal.version import VERSION
 
 if TYPE_CHECKING:
     import uvicorn
 
+LOOK = 5.0
+"""Seconds between two looks at who is still connected."""
 FIRST_LOOK = 5.0
 """Seconds for a first look at a server."""
 NOT_YET, EXPIRED, OTHER_NAME, OTHER_ADDRESS = 9, 10, 62, 64
 """What OpenSSL calls reasons for which a certificate is not valid."""
 
 
-def serve(federation: FederationFolder, ready: Callable[[], None]) -> int:
+def serve(federation: FederationFolder, ready: Callable[[], None], metrics_port: int | None = None) -> int:
     """Listen for clients, until told to end."""
     server = federation.server
     with alone(federation.log), told_to_end(signal.SIGINT, signal.SIGTERM, *hangup()) as told:
@@ -43,26 +50,33 @@ def serve(federation: FederationFolder, ready: Callable[[], None]) -> int:
             warn(line)
         require_free(federation.host, federation.port)
         enrol(federation, begin=True)
-        with logged(federation.log):
+        events = Events(server / EVENTS)
+        with logged(federation.log, "server"), ExitStack() as stack:
             from protofed.deploy import fleet, link  # and Flower, for which who is refused does not wait
 
             state = link.open_state(federation.database)
             link.clear(state)
             roster = Roster(federation.members_file)
+            attendance = Attendance(events, lambda: {node: client for client, node in federation.nodes().items()})
+            application = fleet.Fleet(state, roster.objection, attendance)
             listening = fleet.listen(
-                fleet.Fleet(state, roster.objection),
-                federation.host,
-                federation.port,
-                str(server / "server.pem"),
-                str(server / "server.key"),
+                application, federation.host, federation.port, str(server / "server.pem"), str(server / "server.key")
             )
-            _listen(listening, told, ready)
+            if metrics_port is not None:
+                figures = ServerMetrics(federation, attendance, state.num_message_ins)
+                stack.enter_context(served(metrics_port, figures.text))
+            events.write(kind="server.start", address=federation.address, version=VERSION)
+            try:
+                _listen(listening, told, ready, lambda: attendance.look(link.online(state)))
+            finally:
+                events.close()
+                events.write(kind="server.stop", why="it was told to end" if told else "it has ended by itself")
     if not told:
         raise LostError(f"the server has ended; see {federation.log}")
     return 0
 
 
-def _listen(listening: uvicorn.Server, told: list[int], ready: Callable[[], None]) -> None:
+def _listen(listening: uvicorn.Server, told: list[int], ready: Callable[[], None], look: Callable[[], None]) -> None:
     """Until told to end, or the listener ends by itself; in a thread, where it leaves signals alone."""
     thread = threading.Thread(target=listening.run)
     thread.start()
@@ -71,8 +85,13 @@ def _listen(listening: uvicorn.Server, told: list[int], ready: Callable[[], None
             time.sleep(0.02)
         if listening.started:
             ready()
+        looked = time.monotonic()
         while not told and thread.is_alive():
             time.sleep(0.1)
+            if time.monotonic() - looked > LOOK:
+                with suppress(Exception):  # a database that is locked, or has no room: the next look may do
+                    look()
+                looked = time.monotonic()
     finally:
         listening.should_exit = True
         thread.join()
@@ -108,7 +127,9 @@ def owner_at(place: Path, number: int) -> Owner:
     return owner
 
 
-def join(folder: Path, number: int, data: str | None, ready: Callable[[], None]) -> int:
+def join(
+    folder: Path, number: int, data: str | None, ready: Callable[[], None], metrics_port: int | None = None
+) -> int:
     """One client, until told to end."""
     place = place_of(folder, number)
     owner, path = owner_at(place, number), place / "client.yaml"
@@ -118,7 +139,8 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
     check_keys(place, number)
     for soon in notes(place, number):
         warn(soon)
-    words = [str(path), *(["--data", data] if data is not None else [])]
+    name = f"client {number}"
+    words = [str(path), "--name", name, *(["--data", data] if data is not None else [])]
     with (
         alone(place / "client.log"),
         told_to_end(signal.SIGINT, signal.SIGTERM, *hangup()) as told,
@@ -127,9 +149,19 @@ def join(folder: Path, number: int, data: str | None, ready: Callable[[], None])
         check_server(owner.server, place / "ca.crt")
         from protofed.deploy.node import Line, play  # and Flower
 
-        with logged(place / "client.log"):
-            line = Line(owner.server, place / "ca.crt", place / "key", int(owner.megabytes * 1e6))
-            return play(line, worker, told, ready)
+        events = Events(place / EVENTS)
+        with logged(place / "client.log", name), ExitStack() as stack:
+            largest = int(owner.megabytes * 1e6)
+            line = Line(owner.server, place / "ca.crt", place / "key", largest, number, events)
+            if metrics_port is not None:
+                figures = ClientMetrics(place, lambda: line.connected, lambda: worker.pid)
+                stack.enter_context(served(metrics_port, figures.text))
+            events.write(kind="client.start", client=number, server=owner.server, version=VERSION)
+            try:
+                return play(line, worker, told, ready)
+            finally:
+                events.close()
+                events.write(kind="client.stop", client=number)
 
 
 def check_server(address: str, authority: Path) -> None:

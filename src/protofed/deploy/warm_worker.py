@@ -7,18 +7,20 @@ them; an app that a server may have sent along is not looked at.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import sys
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from protofed.data import load
 from protofed.data.sources import cache
 from protofed.data.sources.tables import TableOptions
 from protofed.deploy.client import LOG, Failed, WarmClient
-from protofed.deploy.events import Events
-from protofed.deploy.owner import Owner
+from protofed.deploy.events import EVENTS, Events
+from protofed.deploy.log_lines import Stamped, formatter
+from protofed.deploy.owner import PLACES, Owner, keys
 from protofed.deploy.wire import FAILED, Packet, read_frame, write_frame
 from protofed.errors import UserError
 from protofed.experiment import Experiment
@@ -40,6 +42,13 @@ class OwnersWord:
         self.changed = changed
         return owner
 
+    def limits(self) -> dict[str, Any]:
+        """A digest of the file, and what its owner allows; not where the data is."""
+        owner = Owner.read(self.path)
+        names = [item.name for item in keys() if item.name not in PLACES]
+        says = {name: value for name in names if (value := getattr(owner, name)) is not None}
+        return {"digest": hashlib.sha256(self.path.read_bytes()).hexdigest(), "limits": says}
+
 
 def serve(word: OwnersWord, questions: IO[bytes], answers: IO[bytes]) -> None:
     """Answer messages until there are no more."""
@@ -52,17 +61,21 @@ def serve(word: OwnersWord, questions: IO[bytes], answers: IO[bytes]) -> None:
     except UserError as error:
         write_frame(answers, {"error": str(error), "hint": error.hint})
         return
-    client = WarmClient(owner, Events(word.path.parent / "events.jsonl"))
+    events = Events(word.path.parent / EVENTS)
+    events.write(kind="limits", client=owner.id, **word.limits())
+    client = WarmClient(owner, events)
     write_frame(answers, {"ready": True})
     while True:
         try:
             head, data = read_frame(questions)
         except EOFError:
+            events.close()
             return
         found: Packet | Failed
         try:
             if (owner := word.read()) is not None:  # what was loaded by the old one's word is let go
-                client = WarmClient(owner, client.events)
+                events.write(kind="limits", client=owner.id, **word.limits())
+                client = WarmClient(owner, events)
         except (UserError, OSError) as error:
             LOG.error("client.yaml: %s", error)
             found = Failed(FAILED, type(error).__name__)
@@ -79,11 +92,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("client", type=Path)
     parser.add_argument("--data")
+    parser.add_argument("--name", default="client", help="what this client is called in its logs")
     told = parser.parse_args()
     answers = os.fdopen(os.dup(1), "wb")  # what anything prints goes to the log
     os.dup2(2, 1)
     cache.keep = False
     errors = RotatingFileHandler(told.client.parent / "errors.log", maxBytes=1_000_000, backupCount=1)
+    errors.setFormatter(formatter(told.name))
+    sys.stdout = sys.stderr = Stamped(sys.stderr, told.name)
     LOG.addHandler(errors)  # a server can have a client fail as often as it likes
     with answers:
         serve(OwnersWord(told.client, told.data), sys.stdin.buffer, answers)

@@ -56,6 +56,11 @@ class WorkerProcess:
             self.stop()
             raise UserError.told(head["error"], head["hint"])
 
+    @property
+    def pid(self) -> int | None:
+        """The number of the process that is there now."""
+        return None if self._process is None else self._process.pid
+
     def stop(self) -> None:
         """End it."""
         self._process = None

@@ -11,6 +11,9 @@ from pathlib import Path
 
 from protofed.errors import DiskFullError, UserError
 
+SQLITE = "database or disk is full"
+"""What SQLite says of a full disk."""
+
 
 def cache_folder(*parts: str) -> Path:
     """Where what can be made again is kept."""
@@ -19,12 +22,13 @@ def cache_folder(*parts: str) -> Path:
 
 @contextmanager
 def full_disk_is_said() -> Iterator[None]:
-    """Let an error that means a full disk be one that says so, whoever raises it: the system, or safetensors."""
+    """Let an error that means a full disk be one that says so, whoever raises it: the system, safetensors or SQLite."""
     try:
         yield
     except Exception as error:
         numbers = (errno.ENOSPC, errno.EDQUOT)
-        if getattr(error, "errno", None) in numbers or any(os.strerror(number) in str(error) for number in numbers):
+        words = [*map(os.strerror, numbers), SQLITE]
+        if getattr(error, "errno", None) in numbers or any(said in str(error) for said in words):
             raise DiskFullError("the disk is full; what was written before is whole") from None
         raise
 

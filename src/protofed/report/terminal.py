@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from protofed.evaluation.names import worst_of
+from protofed.runs.network_label import OWN
 
 if TYPE_CHECKING:
     from protofed.data.federation import Federation
@@ -200,10 +201,17 @@ def result_table(result: Result) -> TextTable:
     return TextTable(
         ("model/test/rule", "last", "last 5", "best", "in round", "worst client"),
         rows,
-        title=f"{r.method}, {r.dataset}, {r.split}, {r.clients} clients, {model_of(r)}, seed {r.seed}",
+        title=f"{r.method}, {data_of(r)}, {model_of(r)}, seed {r.seed}",
         caption=f"{spent}{start}{promised}",
         bold=[number for number, name in enumerate(result.accuracy) if name == result.score],
     )
+
+
+def data_of(result: Result) -> str:
+    """What a run was trained on, and by how many."""
+    if result.split == OWN:
+        return result.dataset
+    return f"{result.dataset}, {result.split}, {result.clients} clients"
 
 
 def drift_table(drift: Mapping[str, Mapping[str, float]]) -> TextTable:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
 from protofed.errors import UserError
+from protofed.internal.loopback import Page, loopback_server
 from protofed.methods import METHODS, method_class
 from protofed.report.terminal import TextTable
 from protofed.runs.failure import FailedRun
@@ -20,10 +21,6 @@ from protofed.studies.kinds import KINDS, kind_of
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 8
 """Characters of a curve."""
-
-HERE = "127.0.0.1"
-"""The page is for this machine alone."""
-
 
 MOST = 40
 """Of more runs a terminal shows only those that are going on."""
@@ -136,43 +133,8 @@ def curve(values: Sequence[float]) -> str:
 def server(folder: Path, port: int) -> ThreadingHTTPServer:
     """A page on this machine that asks for the state of a folder every few seconds; port 0 is any free one."""
     look(folder)  # a wrong folder is an error now, not on the page
-
-    class Handler(BaseHTTPRequestHandler):
-        """Two addresses: the page, and the state."""
-
-        def do_GET(self) -> None:
-            """Only for this machine by its own name: a foreign page may have its name point here."""
-            own = [f"{name}:{self.connection.getsockname()[1]}" for name in (HERE, "localhost")]
-            if self.headers.get("Host") not in own:
-                self.send_error(403)
-            elif self.path == "/":
-                self._send(PAGE, "text/html")
-            elif self.path == "/state.json":
-                try:
-                    self._send(look(folder).to_json(), "application/json")
-                except UserError:  # the folder is gone
-                    self.send_error(404)
-            else:
-                self.send_error(404)
-
-        def _send(self, text: str, kind: str) -> None:
-            body = text.encode()
-            self.send_response(200)
-            self.send_header("Content-Type", f"{kind}; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "no-store")
-            # Whatever a name contains, nothing is asked of any other machine.
-            self.send_header("Content-Security-Policy", "default-src 'self' 'unsafe-inline'; img-src data:")
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Nothing for each request."""
-
-    try:
-        return ThreadingHTTPServer((HERE, port), Handler)
-    except (OSError, OverflowError) as error:
-        raise UserError("--port", port, f"it cannot be used: {error}") from None
+    state = Page(lambda: look(folder).to_json(), "application/json")
+    return loopback_server(port, {"/": Page(lambda: PAGE), "/state.json": state})
 
 
 PAGE = """<!doctype html>

@@ -10,6 +10,7 @@ from protofed.data.federation import Federation
 from protofed.engines.base import Engine, Outcome
 from protofed.engines.public_phase import PublicPhase
 from protofed.evaluation.accuracy import Evaluation, Evaluator
+from protofed.experiment import Experiment
 from protofed.messages import Broadcast
 from protofed.methods.base import Clock, PublicExchange
 from protofed.server.public_exchange import PublicClients
@@ -28,6 +29,10 @@ class Clients(ABC):
     @abstractmethod
     def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> Outcome:
         """Local training of the clients in `who`, which are in client order."""
+
+    def trained_on(self, experiment: Experiment) -> Experiment:
+        """The experiment with the data that was really there."""
+        return experiment
 
     @property
     def tests_late(self) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
 from protofed.errors import UserError
+from protofed.experiment import Experiment
 from protofed.internal.schema import read_json, require
 
 LARGEST_SAMPLES = 2**28
@@ -18,6 +20,10 @@ MOST_TOKENS = 2**18
 """Of a vocabulary: the server makes an embedding of each."""
 MOST_CLASSES = 10_000
 """That clients may name together."""
+
+
+OWN = "own"
+"""The split of a run whose clients brought data of their own: nobody has divided it."""
 
 
 class NetworkLabel(TypedDict):
@@ -45,6 +51,11 @@ def read_network_label(path: Path, clients: int) -> NetworkLabel:
     if not usable or each != {clients} or too_large(label):
         raise UserError("FILE", str(path), f"it must give the shape of the samples of {clients} clients")
     return label
+
+
+def with_own_data(experiment: Experiment) -> Experiment:
+    """The experiment as its folder says it where clients brought data of their own: what it names was not used."""
+    return replace(experiment, dataset=f"{experiment.clients} clients' own data", split=OWN)
 
 
 def is_usable(shape: Sequence[int], tokens: int) -> bool:

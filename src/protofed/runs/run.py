@@ -381,7 +381,7 @@ class Run:
 
     def result(self, folder: RunFolder | None) -> Result:
         """What came out so far."""
-        experiment = self.experiment
+        experiment = self.clients.trained_on(self.experiment)
         accuracy = summarise(self.history)
         result = Result(
             method=self.method.name,

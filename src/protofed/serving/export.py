@@ -94,7 +94,11 @@ def export(folder: RunFolder, client: int | None = None, data: str | None = None
     run = restored(folder, data)
     ended = Result.read(folder.path).stopped if folder.result.exists() else None
     over_network = folder.path if folder.over_network else None
-    return export_run(run, client, ended, data is not None, over_network, examples=examples)
+    made = export_run(run, client, ended, data is not None, over_network, examples=examples)
+    if over_network is not None:  # images that were given for a test are not what was trained on
+        trained = folder.experiment()
+        made.predictor.card.data.update(dataset=trained.dataset, split=trained.split)
+    return made
 
 
 def export_run(

@@ -20,6 +20,7 @@ from protofed.report.html.statistics import compared
 from protofed.report.plots import COLOURS, colour
 from protofed.runs.failure import FailedRun
 from protofed.runs.folder import RunFolder, run_folders
+from protofed.runs.network_label import OWN
 from protofed.runs.result import Accuracy, Result, common_score, further, guarantee, summarise
 from protofed.server.round import Round
 from protofed.studies.comparison import ComparisonStudy
@@ -268,6 +269,8 @@ def _about(runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     where = ("dataset", "split", "alpha", "clients", "participation", "model")
     how = ("rounds", "epochs", "steps", "batch_size", "optimiser", "lr")
     values = {name: {str(getattr(run["experiment"], name)) for run in runs} for name in (*where, *how)}
+    if values["split"] == {OWN}:  # nothing was divided
+        del values["split"], values["alpha"], values["clients"]
     if values["steps"] != {"None"}:
         del values["epochs"]  # a run with steps has none
     else:
