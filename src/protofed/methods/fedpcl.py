@@ -62,6 +62,10 @@ class FedPCL(Local):
         """The plain mean over holders, and every participant's set."""
         return Broadcast({}, {**uploads.prototypes, "global": mean_over_holders(uploads.prototypes["sets"])})
 
+    def pools(self) -> bool:
+        """Every client's prototypes, and their mean."""
+        return True
+
     def receive(self, broadcast: Broadcast) -> Broadcast:
         """A class missing in a client's set is that of the mean; padding is never sent."""
         sets = broadcast.prototypes.get("sets")

@@ -56,6 +56,8 @@ class Round:
         most_clusters: the most prototypes of a class at one client; None where clients look for one only.
         undefined: the clients that a metric is not defined for, by the score's name; see docs/metrics.md.
         tested: the clients that `per_client` is of; None for all.
+        clock: virtual seconds from the beginning to the end of the round; None without --delays or --async.
+        staleness: of each participant, how many aggregations its turn has missed; None without --async.
         backdoor: how often a backdoor opens, in percent; None without that attack.
 
     Example:
@@ -87,6 +89,8 @@ class Round:
     most_clusters: int | None = None  # prototypes of a class at one client; None where clients look for one only
     undefined: Mapping[str, list[int]] = field(default_factory=dict)  # clients without a metric, where there are some
     tested: Sequence[int] | None = None  # the clients that `per_client` is of, if not all
+    clock: float | None = None  # None without --delays or --async
+    staleness: Sequence[int] | None = None  # of each participant; None without --async
     backdoor: float | None = None  # None without --attack backdoor
 
     def without_evaluation(self) -> Round:
@@ -117,6 +121,10 @@ class Round:
             values["undefined"] = self.undefined
         if self.most_clusters is not None:
             values["most_clusters"] = self.most_clusters
+        if self.clock is not None:
+            values["clock"] = self.clock
+        if self.staleness is not None:
+            values["staleness"] = list(self.staleness)
         if self.backdoor is not None:
             values["backdoor"] = self.backdoor
         return values
