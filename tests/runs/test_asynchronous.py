@@ -26,7 +26,7 @@ from tests.support.command_line import invoke, refused, succeed
 from tests.support.nets import Noisy, Plain, assert_same_run, gap, play
 from tests.support.resumed_runs import saved
 
-SLOW = {"participation": 1.0, "delays": "1,1,3,1.5,4", "async_": 2, "epochs": 1}
+SLOW: dict[str, Any] = {"participation": 1.0, "delays": "1,1,3,1.5,4", "async_": 2, "epochs": 1}
 ENGINES = ("sequential", "stacked")
 KINDS = ("fedavg", "mp-fedcl", "fedproto", "fedpcl", "fedper", "fednh", "moon")
 """A mean of weights, a pool; a mean of prototypes; a part of the weights; what the server makes; a last model."""
@@ -56,7 +56,8 @@ def test_where_all_are_waited_for_it_is_the_synchronous_run(method: str, engine:
 
 @of_each_kind
 def test_the_engines_agree(method: str) -> None:
-    assert_same_run(*(play(method, None, engine, rounds=5, **SLOW) for engine in ENGINES))
+    one, other = (play(method, None, engine, rounds=5, **SLOW) for engine in ENGINES)
+    assert_same_run(one, other)
 
 
 def test_a_mean_is_fedbuffs() -> None:
