@@ -82,7 +82,7 @@ EDGES: list[tuple[str, float, float, str]] = [
     *((name, 1, 0, "1 or more") for name in ("min_size", "ways", "shots", "test_shots", "long_tail", "clients")),
     *(
         (name, 1, 0, "1 or more")
-        for name in ("rounds", "epochs", "steps", "batch_size", "episode_shots", "eval_every", "patience")
+        for name in ("rounds", "epochs", "steps", "batch_size", "episode_shots", "eval_every", "patience", "async_")
     ),
     *((name, 1, 0, "1 or more") for name in ("checkpoint_every", "width", "threads")),
     *((name, 1e-300, 0, "above 0") for name in ("alpha", "lr", "lr_decay", "clip", "epsilon", "time_budget")),
