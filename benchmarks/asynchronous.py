@@ -23,9 +23,9 @@ METHODS = ("fedavg", "fedproto", "mp-fedcl")
 WAYS: dict[str, dict[str, Any]] = {
     "synchronous": {"rounds": 15},
     "--async 10": {"async_": 10, "rounds": 30, "eval_every": 2},
-    "--async 5": {"async_": 5, "rounds": 60, "eval_every": 4},
+    "--async 5": {"async_": 5, "rounds": 120, "eval_every": 4},
 }
-"""All with the same number of turns, 300, and of tests."""
+"""The first two have 300 turns, the last, whose aggregations are of few clients, 600."""
 COMMON: dict[str, Any] = {
     **{"clients": 20, "delays": "1,1,1,1,10", "alpha": 0.5, "lr": 0.05},
     **{"engine": "sequential", "device": "cpu", "threads": 1},

@@ -15,7 +15,7 @@ from protofed.evaluation.accuracy import Evaluation
 from protofed.messages import Broadcast, Traffic, Upload
 from protofed.methods.base import Clock
 from protofed.runs.setup import Setup
-from protofed.server.asynchronous import Arrived, InFlight
+from protofed.server.asynchronous import Arrivals, InFlight
 from protofed.trust.screening import Schema
 
 AGAIN = 10.0
@@ -54,7 +54,7 @@ class AsynchronousRemote(Remote):
             raise LostError(f"round {clock.round + 1} failed {TRIES} times: fewer than {needed} answered")
         replies = {member: self.arrived.pop(member) for member in list(self.arrived)[: self.number]}
         parts = [
-            Arrived(members, begun, Upload.gather([replies[member].upload for member in members]))
+            Arrivals(members, begun, Upload.gather([replies[member].upload for member in members]))
             for begun, members in self.turns.by_round(replies).items()
         ]
         buffered = self.turns.buffered(parts, broadcast, clock.round)

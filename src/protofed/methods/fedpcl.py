@@ -33,9 +33,7 @@ class FedPCL(Local):
     down: ClassVar[str] = "mean prototypes, all clients' class means"
     score: ClassVar[str] = "own/own/nearest"
 
-    reading: Literal["paper", "code"] = param(
-        "paper", "features look for their prototype; code: prototypes for their features"
-    )
+    reading: Literal["paper", "code"] = param("paper", "features look for their prototype; code: the other way round")
     temperature: float = param(0.07, "τ of the contrasts", above=0)
     collect: Collect = param("eval-pass", COLLECT)
 

@@ -11,7 +11,7 @@ from protofed.engines.base import Engine, Outcome
 from protofed.messages import Broadcast, Traffic
 from protofed.methods.base import Clock
 from protofed.runs.clients import LocalClients
-from protofed.server.asynchronous import Arrived, InFlight, VirtualClock
+from protofed.server.asynchronous import Arrivals, InFlight, VirtualClock
 
 
 class AsynchronousClients(LocalClients):
@@ -38,7 +38,7 @@ class AsynchronousClients(LocalClients):
         for number, members in self.turns.by_round(first).items():
             began = clock._replace(round=number, who=tuple(members))
             outcome = self.engine.round(members, self.turns.sent[number], began)
-            arrived.append(Arrived(members, number, outcome.uploads))
+            arrived.append(Arrivals(members, number, outcome.uploads))
             losses |= dict(zip(members, outcome.losses, strict=True))
             traffic += outcome.traffic
         buffered = self.turns.buffered(arrived, broadcast, clock.round)

@@ -58,7 +58,7 @@ def rebased(uploads: Upload, then: Broadcast, now: Broadcast, staleness: int) ->
     return replace(uploads, weights={name: moved(name, sent) for name, sent in uploads.weights.items()})
 
 
-class Arrived(NamedTuple):
+class Arrivals(NamedTuple):
     """Uploads of clients whose turns began in the same round."""
 
     members: Sequence[int]
@@ -98,7 +98,7 @@ class InFlight:
         rounds = sorted({self.begun[member] for member in members})
         return {number: sorted(one for one in members if self.begun[one] == number) for number in rounds}
 
-    def buffered(self, arrived: Sequence[Arrived], now: Broadcast, number: int) -> Buffered:
+    def buffered(self, arrived: Sequence[Arrivals], now: Broadcast, number: int) -> Buffered:
         """What has arrived, as the uploads of a round that begins with the broadcast `now`."""
         members = [member for part in arrived for member in part.members]
         ages = [number - part.begun for part in arrived for _ in part.members]
