@@ -28,7 +28,7 @@ OTHER: dict[str, Any] = {
     **{"rounds": 2, "epochs": 3, "batch_size": 4, "lr": 1e-3, "lr_decay": 0.95, "momentum": 0.0, "weight_decay": 1e-4},
     **{"seed": 11, "engine": "stacked", "device": "cpu", "precision": "float64", "time_budget": 1.5},
     **{"image_size": 16, "normalise": "imagenet", "augment": "crop", "drift": "sudden", "drift_round": 2, "novel": 2},
-    **{"tokenizer": "pieces.json", "vocabulary": 50, "length": 16},
+    **{"delays": "1,2.5", "tokenizer": "pieces.json", "vocabulary": 50, "length": 16},
     **{"start": "weights.safetensors", "encoder": "some encoder.safetensors"},
     **{"privacy": "client", "clip": 2.0, "noise": 1.5, "epsilon": 4.0, "delta": 1e-6, "min_count": 3},
     **{"attack": "sign-flip", "attackers": 0.3, "defence": "median", "secure": True},
@@ -39,8 +39,16 @@ OTHER: dict[str, Any] = {
     **{"checkpoint_every": 5, "width": 3, "threads": 2, "deterministic": True, "eval_every": 4, "patience": 6},
 }
 """A value for every field that is not its default, but for those that exclude another."""
-EXCLUSIVE = {"steps": ("epochs", 20), "optimiser": ("momentum", "adam"), "clients_per_domain": ("clients", "3,1")}
-"""What goes with the default of another field alone."""
+PRIVATE = ("clip", "noise", "epsilon", "delta")
+"""What goes with --privacy alone."""
+SYNCHRONOUS = ("participation", "drift", "drift_round", "defence", "privacy", *PRIVATE, "secure")
+EXCLUSIVE = {
+    "steps": (("epochs",), 20),
+    "optimiser": (("momentum",), "adam"),
+    "clients_per_domain": (("clients",), "3,1"),
+    "async_": (SYNCHRONOUS, 3),
+}
+"""What goes with the defaults of other fields alone."""
 
 
 def test_every_field_survives_yaml(tmp_path: Path) -> None:
@@ -48,7 +56,7 @@ def test_every_field_survives_yaml(tmp_path: Path) -> None:
     assert all(value != FIELDS[name].default for name, value in OTHER.items())
     instead = {name: value for name, (_, value) in EXCLUSIVE.items()}
     instead |= {"split": "domains"}
-    instead |= {other: FIELDS[other].default for other, _ in EXCLUSIVE.values()}
+    instead |= {other: FIELDS[other].default for others, _ in EXCLUSIVE.values() for other in others}
     for values in (OTHER, OTHER | instead):
         _assert_survives(Experiment(**values), tmp_path)
 
@@ -87,7 +95,7 @@ EDGES: list[tuple[str, float, float, str]] = [
     ),
     *(
         (name, 1, 0, "1 or more")
-        for name in ("rounds", "epochs", "steps", "batch_size", "episode_shots", "eval_every", "patience")
+        for name in ("rounds", "epochs", "steps", "batch_size", "episode_shots", "eval_every", "patience", "async_")
     ),
     *((name, 1, 0, "1 or more") for name in ("checkpoint_every", "width", "threads")),
     *((name, 1e-300, 0, "above 0") for name in ("alpha", "lr", "lr_decay", "clip", "epsilon", "time_budget")),
@@ -107,7 +115,8 @@ EDGES: list[tuple[str, float, float, str]] = [
 
 @pytest.mark.parametrize(("name", "inside", "outside", "words"), EDGES)
 def test_an_option_lies_within_its_bounds(name: str, inside: float, outside: float, words: str) -> None:
-    private = {"privacy": "client", "clip": 1.0} | ({"noise": 1.0} if name == "epsilon" else {})
+    private = {"privacy": "client", "clip": 1.0} if name in PRIVATE else {}
+    private |= {"noise": 1.0} if name == "epsilon" else {}
     allowed = getattr(Experiment.from_mapping({**private, name: inside}), name)
     assert allowed == inside
     with pytest.raises(UserError) as caught:

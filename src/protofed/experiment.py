@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,6 +38,15 @@ TABLE = ("label", "client_column", "domain_column", "test_column", "drop", "cate
 """The options that say which column of a table is what."""
 PATHS = ("data_dir", "start", "encoder")
 """The options that name a file or folder of the user's."""
+
+SYNCHRONOUS = {
+    "participation": "every client trains all the time",
+    "drift": "what a client holds would change within its turn",
+    "defence": "uploads of several ages are not compared",
+    "privacy": "what a round costs is not known",
+    "secure": "the server needs each client's own upload",
+}
+"""The options that asynchronous rounds do not go with, and why."""
 
 
 def _about(text: str, group: Group, **bounds: float) -> dict[str, Any]:
@@ -187,6 +197,17 @@ class Experiment:
     participation: float = _option(
         1.0, "Part of the clients that take part in a round.", "training", above=0, at_most=1
     )
+    async_: int | None = _option(
+        None,
+        "Asynchronous rounds: aggregate whenever so many uploads have arrived; older ones count less.",
+        "training",
+        at_least=1,
+    )
+    delays: str | None = _option(
+        None,
+        "Seconds of a virtual clock that a client's turn takes; several, comma-separated, are dealt out as models are.",
+        "training",
+    )
     model: str = _option(
         "mlp",
         "Model that `protofed models` lists, or path/to/file.py:Name; several, comma-separated, are dealt out.",
@@ -301,8 +322,19 @@ class Experiment:
             for name in ("clip", "noise", "epsilon", "delta"):
                 unset = getattr(self, name) == getattr(Experiment, name)
                 self._require(name, unset, "it is for --privacy client or --privacy example")
+        if self.async_ is not None:
+            for name, why in SYNCHRONOUS.items():
+                usual = getattr(self, name) == getattr(Experiment, name)
+                self._require(name, usual, f"with --async {why}")
+        if self.delays is not None:
+            self._require("delays", all(map(_is_time, self.delays.split(","))), "they must be numbers above 0")
         self._require("noise", self.noise == 0 or self.clip is not None, "without --clip no noise is enough")
         self._require("epsilon", self.epsilon is None or self.noise > 0, "without --noise no budget is enough")
+
+    def turn_seconds(self, clients: int) -> list[float]:
+        """Return how long a turn of each of so many clients takes, on the virtual clock; 1 second unless given."""
+        values = [float(value) for value in (self.delays or "1").split(",")]
+        return [values[member * len(values) // clients] for member in range(clients)]
 
     def _require(self, name: str, holds: bool, reason: str) -> None:
         if not holds:
@@ -400,6 +432,8 @@ class Options(TypedDict, total=False):
     val_fraction: float
     clients: int | None
     participation: float
+    async_: int | None
+    delays: str | None
     start: Path | str | None
     encoder: Path | str | None
     defence: str
@@ -445,8 +479,8 @@ def options(group: Group | None = None) -> tuple[str, ...]:
 
 
 def flag_of(name: str) -> str:
-    """An option's name on the command line."""
-    return f"--{name.replace('_', '-')}"
+    """An option's name on the command line; that of `async_` is a word that Python reserves."""
+    return f"--{name.rstrip('_').replace('_', '-')}"
 
 
 def with_absolute_paths(experiment: Experiment) -> Experiment:
@@ -480,6 +514,14 @@ def kind_of(path: Path) -> str:
     if path.name.endswith((".csv", ".tsv", ".csv.gz", ".tsv.gz")):
         return "csv"
     return "parquet" if path.suffix == ".parquet" else "npz"
+
+
+def _is_time(text: str) -> bool:
+    """Whether it is a number of seconds."""
+    try:
+        return 0 < float(text) < math.inf
+    except ValueError:
+        return False
 
 
 @cache

@@ -202,7 +202,7 @@ def test_help_of_run_has_a_flag_for_every_field_with_its_default(tmp_path: Path)
     for field in dataclasses.fields(Experiment):
         if field.name == "params":
             continue
-        assert f"--{field.name.replace('_', '-')} " in shown
+        assert f"{flag_of(field.name)} " in shown
         assert field.metadata["help"].replace("- ", "-") in shown
         if field.default is not None:
             assert f"[default: {field.default}]" in shown

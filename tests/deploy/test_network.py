@@ -137,6 +137,28 @@ def test_a_client_that_hangs_misses_its_deadline(tmp_path: Path) -> None:
     )
 
 
+def test_a_slow_client_is_not_waited_for_and_its_turn_counts(tmp_path: Path) -> None:
+    """With --async 2 two of three go on while the third sleeps in its turn; when it wakes up, its answer is old."""
+
+    def line(number: int) -> Any:
+        return json.loads((tmp_path / "run/rounds.jsonl").read_text().splitlines()[number])
+
+    with federation(tmp_path, 3, minimum=2) as made, playing(made, "run", **BASE, async_=2, rounds=10_000):
+        until(lambda: rounds(made) >= 2, 120)
+        slow = descendants(made.processes["client-1"].pid)
+        for pid in slow:
+            os.kill(pid, signal.SIGSTOP)
+        asleep = rounds(made)
+        until(lambda: rounds(made) >= asleep + 6, 120)
+        for pid in slow:
+            os.kill(pid, signal.SIGCONT)
+        assert all(line(number)["participants"] == [0, 2] for number in range(asleep + 2, asleep + 6))
+        until(lambda: 1 in line(-1)["participants"], 120)
+        late = next(one for one in map(line, range(asleep + 6, rounds(made))) if 1 in one["participants"])
+        assert late["staleness"][late["participants"].index(1)] >= 4
+        assert "left_out" not in late
+
+
 def test_a_worker_that_hangs_is_ended_when_nobody_waits_for_it(tmp_path: Path) -> None:
     with federation(tmp_path, 2, minimum=1, deadline=5) as made, playing(made, "run", **BASE, rounds=10_000) as run:
         until(lambda: rounds(made) == 1, 120)

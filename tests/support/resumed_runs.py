@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from protofed.runs.checkpoint import ServerState
 from protofed.runs.folder import RunFolder
 from protofed.runs.run import Run
 
@@ -14,5 +13,5 @@ def saved(run: Run, folder: Path) -> RunFolder:
     kept = RunFolder.create(folder, run.experiment)
     for line in run.history:
         kept.append_round(line)
-    kept.checkpoint.save(ServerState(run.broadcast, len(run.history)), run.engine.groups)
+    kept.checkpoint.save(run.server_state(), run.engine.groups)
     return kept

@@ -300,8 +300,9 @@ def plain(text: str) -> str:
 def experiment_here(experiment: Experiment, owner: Owner) -> Experiment:
     """The experiment as this client plays it: by its owner's machine, files and public images."""
     machine: dict[str, Any] = {"device": owner.device, "threads": owner.threads, "engine": "sequential", "width": None}
+    machine |= {"secure": False, "async_": None}  # how the server adds up, and when
     data_dir = experiment.data_dir if owner.simulated else owner.data_dir
-    return replace(experiment, **machine, secure=False, data_dir=data_dir, public=owner.public or experiment.public)
+    return replace(experiment, **machine, data_dir=data_dir, public=owner.public or experiment.public)
 
 
 def federation_here(experiment: Experiment, owner: Owner) -> Federation:

@@ -40,6 +40,66 @@ class Answers(NamedTuple, Generic[T]):
     left_out: dict[int, str]
     traffic: Traffic
 
+    def plus(self, more: Answers[T]) -> Answers[T]:
+        """With what came later."""
+        return Answers(self.given | more.given, self.left_out | more.left_out, self.traffic + more.traffic)
+
+
+class Awaited(NamedTuple):
+    """A question that was asked."""
+
+    node: int
+    until: float  # on the system's clock
+
+
+class Inbox(Generic[T]):
+    """Asks nodes, and looks for their answers, which are waited for until a deadline; `read` checks an answer."""
+
+    def __init__(self, grid: Grid, deadline: float, read: Callable[[int, Packet], T]) -> None:
+        self.grid, self.deadline, self.read = grid, deadline, read
+        self.awaited: dict[str, Awaited] = {}  # by the number of a message
+        self._asked = Answers[T]({}, {}, Traffic())  # since the last look: what was sent, and who could not be asked
+
+    def ask(self, questions: Mapping[int, Question], group: str) -> None:
+        """Ask every node its question."""
+        until, nodes = time.monotonic() + self.deadline, list(questions)
+        records = {id(packet): to_records(packet) for _, packet in questions.values()}  # most are asked the same
+        messages = [
+            Message(records[id(packet)], node, kind, group_id=group, ttl=self.deadline)
+            for node, (kind, packet) in questions.items()
+        ]
+        numbers = list(self.grid.push_messages(messages))
+        pairs = list(zip(numbers, nodes, strict=True))
+        self.awaited |= {number: Awaited(node, until) for number, node in pairs if number}
+        lost = {node: "it could not be asked" for number, node in pairs if not number}
+        sent = sum(packet.size() for _, packet in questions.values())
+        self._asked = self._asked.plus(Answers({}, lost, Traffic(0, sent)))
+
+    def look(self) -> Answers[T]:
+        """What has come since the last look, and who is waited for no longer."""
+        (given, left_out, traffic), self._asked = self._asked, Answers({}, {}, Traffic())
+        for answer in self.grid.pull_messages(list(self.awaited)) if self.awaited else []:
+            about = self.awaited.pop(answer.metadata.reply_to_message_id, None)
+            if about is None:  # repeated, or late
+                continue
+            if answer.has_error():
+                left_out[about.node] = _reason(answer.error, self._late)
+                continue
+            try:
+                packet = from_records(answer.content)
+                given[about.node] = self.read(about.node, packet)
+                traffic += Traffic(packet.size(), 0)
+            except RefusedError as error:
+                left_out[about.node] = f"refused: {error}"
+        now = time.monotonic()  # after a last look: asking may take long too
+        for number in [number for number, about in self.awaited.items() if now > about.until]:
+            left_out[self.awaited.pop(number).node] = self._late
+        return Answers(given, left_out, traffic)
+
+    @property
+    def _late(self) -> str:
+        return f"no answer within {self.deadline:g} s"
+
 
 def exchange(
     grid: Grid,
@@ -48,39 +108,19 @@ def exchange(
     deadline: float,
     read: Callable[[int, Packet], T],
 ) -> Answers[T]:
-    """Ask every node its question; `read` checks an answer."""
-    began, nodes = time.monotonic(), list(questions)
-    records = {id(packet): to_records(packet) for _, packet in questions.values()}  # most are asked the same
-    messages = [
-        Message(records[id(packet)], node, kind, group_id=group, ttl=deadline)
-        for node, (kind, packet) in questions.items()
-    ]
-    numbers = list(grid.push_messages(messages))
-    waiting = {number: node for number, node in zip(numbers, nodes, strict=True) if number}
-    given: dict[int, T] = {}
-    left_out = {node: "it could not be asked" for number, node in zip(numbers, nodes, strict=True) if not number}
-    received, late = 0, f"no answer within {deadline:g} s"
-    while waiting:
-        for answer in grid.pull_messages(list(waiting)):
-            node = waiting.pop(answer.metadata.reply_to_message_id, None)
-            if node is None:  # repeated, or late
-                continue
-            if answer.has_error():
-                left_out[node] = _reason(answer.error, late)
-                continue
-            try:
-                packet = from_records(answer.content)
-                given[node] = read(node, packet)
-                received += packet.size()
-            except RefusedError as error:
-                left_out[node] = f"refused: {error}"
-        if time.monotonic() - began > deadline:  # after a last look: asking may take long too
-            break
-        if waiting:
-            time.sleep(min(POLL + (time.monotonic() - began) / 20, SLOWEST))
-    left_out |= dict.fromkeys(waiting.values(), late)
-    asked = sum(packet.size() for _, packet in questions.values())
-    return Answers(given, left_out, Traffic(received, asked))
+    """Ask every node its question, and wait for all answers; `read` checks an answer."""
+    began, inbox = time.monotonic(), Inbox(grid, deadline, read)
+    inbox.ask(questions, group)
+    answers = inbox.look()
+    while inbox.awaited:
+        time.sleep(pause_after(time.monotonic() - began))
+        answers = answers.plus(inbox.look())
+    return answers
+
+
+def pause_after(seconds: float) -> float:
+    """How long to wait for another look for answers, after so many seconds without."""
+    return min(POLL + seconds / 20, SLOWEST)
 
 
 def _reason(error: Error, late: str) -> str:

@@ -167,12 +167,16 @@ class LinkGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The answers that are complete by now."""
         self.check()
+        wanted = set(message_ids)
         arriving = {one.message.metadata.reply_to_message_id for one in self._arriving}
-        answers = self.state.get_message_res(set(message_ids) - arriving, self.number)
+        answers = self.state.get_message_res(wanted - arriving, self.number)
         self.state.delete_messages({answer.metadata.reply_to_message_id for answer in answers})
         self._arriving += [Arriving(answer, {}) for answer in answers]
         found, waiting = [], []
         for one in self._arriving:
+            if one.message.metadata.reply_to_message_id not in wanted:  # somebody else waits for it
+                waiting.append(one)
+                continue
             try:
                 message = self._complete(one)
             except Exception as error:  # whatever a client has sent, it ends nothing but its own answer

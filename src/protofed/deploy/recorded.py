@@ -75,7 +75,7 @@ class RecordedRun:
         """Record that it begins, or goes on; its name is in every message."""
         if self.name is None:
             self.name = str(json.loads(text)["run"])
-            asked = {"rounds": self.experiment.rounds, "clients": self.experiment.clients}
+            asked = {"rounds": self.experiment.rounds, "clients": self.experiment.number_of_clients}
             asked |= {"secure": self.experiment.secure, "min_count": self.experiment.min_count}
             self.events.write(kind="run.begin", **self._about(), **asked)
 

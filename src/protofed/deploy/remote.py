@@ -7,7 +7,7 @@ import itertools
 import json
 import logging
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from protofed.data import Federation
@@ -109,11 +109,7 @@ class Remote(Clients):
                 answers, lack = Answers({}, {}, Traffic()), str(error)
             absent = self.clients.absent([member for member in who if member not in there])
             failed = {member: why for member, why in answers.left_out.items() if member in who}
-            left_out = dict(sorted((absent | failed).items()))
-            for member, why in left_out.items():  # a warning once, not in every round
-                level = logging.INFO if self._left_out.get(member) == why else logging.WARNING
-                LOG.log(level, "round %d: client %d is left out: %s", clock.round + 1, member, why)
-            self._left_out = left_out
+            left_out = self._told(absent | failed)
             if len(answers.given) >= needed:
                 break
             LOG.warning("round %d is played again: %s", clock.round + 1, lack)
@@ -125,6 +121,15 @@ class Remote(Clients):
         losses = [answers.given[member].loss for member in members]
         uploads = self._together([answers.given[member].upload for member in members])
         return Outcome(tuple(members), uploads, losses, left_out, self._traffic)
+
+    def _told(self, left_out: Mapping[int, str]) -> dict[int, str]:
+        """Who is left out of the round, and why, after it was logged."""
+        left_out = dict(sorted(left_out.items()))
+        for member, why in left_out.items():  # a warning once, not in every round
+            level = logging.INFO if self._left_out.get(member) == why else logging.WARNING
+            LOG.log(level, "round %d: client %d is left out: %s", self.clock.round + 1, member, why)
+        self._left_out = left_out
+        return left_out
 
     def test_and_round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Evaluation, Outcome]:
         """In one message a client: those of the round test before they train, the others only test."""
@@ -155,7 +160,11 @@ class Remote(Clients):
     def evaluate(self, broadcast: Broadcast) -> Evaluation:
         """What the clients that are there say of their models."""
         self._traffic = Traffic()
-        asked = dict.fromkeys(self.clients.connected(), "evaluate")
+        return self._tested(self.clients.connected(), broadcast)
+
+    def _tested(self, members: Collection[int], broadcast: Broadcast) -> Evaluation:
+        """What some clients say of their models."""
+        asked = dict.fromkeys(members, "evaluate")
         answers = self._ask(asked, broadcast, lambda _, facts, __: self._read_scores(facts))
         return self._evaluation(answers.given, self._traffic)
 
@@ -226,9 +235,27 @@ class Remote(Clients):
         told: Callable[[int], Mapping[str, Any]] = lambda _: {},
     ) -> Answers[T]:
         """Each of some clients what is of its kind, with what the server sends and tells it; answers by client."""
+        gone = dict.fromkeys(kinds.keys() - self.clients.known.keys(), REMOVED)  # just now
+        kinds = {member: kind for member, kind in kinds.items() if member not in gone}
+        questions = self._questions(kinds, broadcast, told)
+        number = {self.clients.known[member].node: member for member in kinds}
+
+        def checked(node: int, packet: Packet) -> T:
+            return self._checked(number[node], packet, read)
+
+        given = exchange(self.clients.grid, questions, str(self.clock.round + 1), self.settings.deadline, checked)
+        self._traffic += given.traffic
+        return Answers(
+            {number[node]: value for node, value in given.given.items()},
+            gone | {number[node]: why for node, why in given.left_out.items()},
+            given.traffic,
+        )
+
+    def _questions(
+        self, kinds: Mapping[int, str], broadcast: Broadcast | None, told: Callable[[int], Mapping[str, Any]]
+    ) -> dict[int, Question]:
+        """What each of some clients is asked, by its node."""
         there = self.clients.known
-        gone = dict.fromkeys(kinds.keys() - there.keys(), REMOVED)  # just now
-        kinds = {member: kind for member, kind in kinds.items() if member in there}
         named = {"classes": self.federation.classes, "domains": self.clients.domains(self.federation.domains)}
         facts = self.clients.facts(clock=[self.clock.round, list(self.clock.who)], **named)
         sent = {member: None if broadcast is None else self.method.send(broadcast, member) for member in kinds}
@@ -240,22 +267,15 @@ class Remote(Clients):
             if key not in same:
                 same[key] = pack({**facts, **more}, sent[member])
             questions[there[member].node] = Question(kind, same[key])
-        number = {there[member].node: member for member in kinds}
+        return questions
 
-        def checked(node: int, packet: Packet) -> T:
-            facts, data = unpack(packet, LARGEST)
-            self.clients.check_protocol(facts)
-            if facts.get("id") != number[node]:
-                raise RefusedError("it says that it is another client")
-            return read(number[node], facts, data)
-
-        given = exchange(self.clients.grid, questions, str(self.clock.round + 1), self.settings.deadline, checked)
-        self._traffic += given.traffic
-        return Answers(
-            {number[node]: value for node, value in given.given.items()},
-            gone | {number[node]: why for node, why in given.left_out.items()},
-            given.traffic,
-        )
+    def _checked(self, member: int, packet: Packet, read: Reader[T]) -> T:
+        """What a client answers, if it is the one that was asked."""
+        facts, data = unpack(packet, LARGEST)
+        self.clients.check_protocol(facts)
+        if facts.get("id") != member:
+            raise RefusedError("it says that it is another client")
+        return read(member, facts, data)
 
     def _read_upload(self, member: int, facts: Mapping[str, Any], data: bytes) -> TrainReply:  # noqa: ARG002
         loss = facts.get("loss")

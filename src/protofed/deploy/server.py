@@ -13,6 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from protofed.data import Client, Federation, Preparation, Samples, Shape, check_name
 from protofed.data.splits import check_split
+from protofed.deploy.asynchronous_remote import AsynchronousRemote
 from protofed.deploy.connections import AWAY, Connections
 from protofed.deploy.follow_run import HINT, HOPELESS
 from protofed.deploy.remote import Remote
@@ -147,7 +148,8 @@ def _prepared(experiment: Experiment, clients: Connections, said: NetworkLabel) 
     else:
         sent = made_up_upload(setup.engine, group, classes=1)[1]
         means = all(found.vectors.shape[-2] == 1 for found in sent.prototypes.values())
-        remote = Remote(setup, clients, Schema.of(upload.client(0), slots=1 if means else SLOTS))
+        kind = Remote if experiment.async_ is None else AsynchronousRemote
+        remote = kind(setup, clients, Schema.of(upload.client(0), slots=1 if means else SLOTS))
     return Run(dataclasses.replace(setup, experiment=experiment), remote)
 
 

@@ -19,7 +19,7 @@ WHOLE = re.compile("[0-9]{1,20}")
 """Numbers of clients and of nodes, which have 64 bits."""
 
 
-ELSEWHERE = ("drift", "encoder", "start", "novel", "attack", "privacy")
+ELSEWHERE = ("drift", "encoder", "start", "novel", "attack", "privacy", "delays")
 """Options that runs over a network do not have: servers do not ask for them, and clients refuse them."""
 
 

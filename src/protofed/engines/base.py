@@ -54,6 +54,8 @@ class Outcome:
     losses: list[float]  # mean training loss of each of them
     left_out: Mapping[int, str]  # the reason, by client
     traffic: Traffic  # all that was sent for it
+    clock: float | None = None  # virtual seconds since the beginning, where there is such a clock
+    staleness: tuple[int, ...] | None = None  # of each of `who`: aggregations since its turn began, if asynchronous
 
 
 class Engine(ABC):

@@ -455,6 +455,14 @@ class Method(ABC):
         """Say whether the server needs each client's own upload after all, whatever `summed` says of the rest."""
         return False
 
+    def pools(self) -> bool:
+        """Say whether the server averages weights and, apart from that, holds every client's prototypes side by side.
+
+        Then prototypes may be of more clients than weights are, as in asynchronous rounds. It holds for the `aggregate`
+        beside it.
+        """
+        return False
+
     def forget(self, broadcast: Broadcast, client: int, sent: Upload) -> Broadcast | None:  # noqa: ARG002
         """Return the broadcast as it would be had a client never taken part, where that can be said exactly, else None.
 

@@ -33,9 +33,7 @@ class FedPCL(Local):
     down: ClassVar[str] = "mean prototypes, all clients' class means"
     score: ClassVar[str] = "own/own/nearest"
 
-    reading: Literal["paper", "code"] = param(
-        "paper", "features look for their prototype; code: prototypes for their features"
-    )
+    reading: Literal["paper", "code"] = param("paper", "features look for their prototype; code: the other way round")
     temperature: float = param(0.07, "τ of the contrasts", above=0)
     collect: Collect = param("eval-pass", COLLECT)
 
@@ -61,6 +59,10 @@ class FedPCL(Local):
     def aggregate(self, uploads: Upload, server: Server) -> Broadcast:  # noqa: ARG002
         """The plain mean over holders, and every participant's set."""
         return Broadcast({}, {**uploads.prototypes, "global": mean_over_holders(uploads.prototypes["sets"])})
+
+    def pools(self) -> bool:
+        """Every client's prototypes, and their mean."""
+        return True
 
     def receive(self, broadcast: Broadcast) -> Broadcast:
         """A class missing in a client's set is that of the mean; padding is never sent."""

@@ -77,6 +77,10 @@ class FedPLCC(FedAvg):
         averaged = super().aggregate(uploads, server)
         return Broadcast(averaged.weights, {"clusters": finch_pool(uploads.prototypes["local"], self.centroids)})
 
+    def pools(self) -> bool:
+        """Every client's prototypes, then clustered."""
+        return True
+
     def references(self, broadcast: Broadcast) -> Prototypes | None:
         """The cluster prototypes."""
         return broadcast.prototypes.get("clusters")

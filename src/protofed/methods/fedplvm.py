@@ -65,6 +65,10 @@ class FedPLVM(FedAvg):
         averaged = super().aggregate(uploads, server)
         return Broadcast(averaged.weights, {"clusters": finch_pool(uploads.prototypes["local"])})
 
+    def pools(self) -> bool:
+        """Every client's prototypes, then clustered."""
+        return True
+
     def references(self, broadcast: Broadcast) -> Prototypes | None:
         """The cluster prototypes."""
         return broadcast.prototypes.get("clusters")

@@ -63,6 +63,10 @@ class FPL(FedAvg):
         averaged = super().aggregate(uploads, server)
         return Broadcast(averaged.weights, {"clusters": finch_pool(uploads.prototypes["means"])})
 
+    def pools(self) -> bool:
+        """Every client's prototypes, then clustered."""
+        return True
+
     def references(self, broadcast: Broadcast) -> Prototypes | None:
         """The cluster prototypes."""
         return broadcast.prototypes.get("clusters")

@@ -53,6 +53,10 @@ class PrototypePool(FedAvg):
             pool = bound_pool(pool, self.pool_size, key(server.clock.seed, "pool", server.clock.round))
         return Broadcast(super().aggregate(uploads, server).weights, {"pool": pool})
 
+    def pools(self) -> bool:
+        """Every client's prototypes, side by side."""
+        return True
+
     def receive(self, broadcast: Broadcast) -> Broadcast:
         """Eq. 10: the slot-wise loss needs a full grid, so the client pads the pool; padding is never sent."""
         if self.contrast != "slots" or "pool" not in broadcast.prototypes:

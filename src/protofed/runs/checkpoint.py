@@ -43,6 +43,7 @@ class ServerState(NamedTuple):
     broadcast: Broadcast  # what the server sends next, and keeps
     rounds: int  # that were played
     attack: Mapping[str, Tensor] = MappingProxyType({})  # what attackers remember
+    flight: Mapping[str, Tensor] = MappingProxyType({})  # of asynchronous rounds: turns that go on, and the pool
 
 
 class Checkpoint:
@@ -77,6 +78,7 @@ class Checkpoint:
         self.wait()
         self.folder.mkdir(exist_ok=True)
         held, attack = state.broadcast.on_host(), {name: _copied(value) for name, value in state.attack.items()}
+        flight = {name: _copied(value) for name, value in state.flight.items()}
         rest = {}
         for number, group in enumerate(groups):
             for slots in (self._slots, self._named):
@@ -91,6 +93,7 @@ class Checkpoint:
             tensors = {f"server/{name}": tensor for name, tensor in held.flat().items()}
             tensors |= {f"kept/{name}": tensor for name, tensor in held.kept.items()} | rest
             tensors |= {f"attack/{name}": tensor for name, tensor in attack.items()}
+            tensors |= {f"flight/{name}": tensor for name, tensor in flight.items()}
             tensors |= {f"slots/{number}": slots for number, slots in self._slots.items()}
             tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
             about = {"rounds": str(state.rounds), "digest": _digest(tensors, state.rounds)}
@@ -132,7 +135,7 @@ class Checkpoint:
             attack = _part(state, "attack/") | _part(state, OLD_ATTACK)
             kept = _part({name: tensor for name, tensor in state.items() if not name.startswith(OLD_ATTACK)}, "kept/")
             broadcast = replace(Broadcast.from_flat(_part(state, "server/")), kept=kept)
-            return ServerState(broadcast, rounds, attack)
+            return ServerState(broadcast, rounds, attack, _part(state, "flight/"))
         except WRONG as error:
             raise self._unreadable(error) from None
 

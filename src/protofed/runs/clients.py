@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
+
+from torch import Tensor
 
 from protofed.data.federation import Federation
 from protofed.engines.base import Engine, Outcome
@@ -60,6 +62,13 @@ class Clients(ABC):
     @abstractmethod
     def move(self, federation: Federation) -> None:
         """Go on with other data of the same clients."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint needs beside the clients' models; nothing where no turn outlasts a round."""
+        return {}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:  # noqa: B027 - most have nothing to restore
+        """Go on from what `state` has said."""
 
 
 class LocalClients(Clients):

@@ -55,7 +55,7 @@ def read_network_label(path: Path, clients: int) -> NetworkLabel:
 
 def with_own_data(experiment: Experiment) -> Experiment:
     """The experiment as its folder says it where clients brought data of their own: what it names was not used."""
-    return replace(experiment, dataset=f"{experiment.clients} clients' own data", split=OWN)
+    return replace(experiment, dataset=f"{experiment.number_of_clients} clients' own data", split=OWN)
 
 
 def is_usable(shape: Sequence[int], tokens: int) -> bool:

@@ -32,6 +32,7 @@ from protofed.methods import parameters
 from protofed.methods.base import Clock, Method
 from protofed.models import ModelSpec, parameter_count
 from protofed.prototypes.describe import counted, describe, most
+from protofed.runs.asynchronous import AsynchronousClients
 from protofed.runs.checkpoint import ServerState
 from protofed.runs.clients import Clients, LocalClients
 from protofed.runs.failure import FailedRun
@@ -73,7 +74,7 @@ class Run:
         self.experiment, self.method, self.device = setup.experiment, setup.method, setup.device
         self.ranks, self.encoder, self.drift = setup.ranks, setup.encoder, setup.drift
         self.attack, self.privacy = setup.attack, setup.privacy
-        self.clients = clients or LocalClients(setup.engine)
+        self.clients = clients or clients_of(setup)
         self.pipeline = setup.pipeline(self.clients)
         self.federation = setup.federation
         self.broadcast = setup.engine.initial_broadcast()
@@ -128,8 +129,7 @@ class Run:
         folder.append_round(played)
         if stop or self.over() or played.round % self.experiment.checkpoint_every == 0:
             with section("checkpoint"):
-                state = ServerState(self.broadcast, played.round, self._attack_memory())
-                folder.checkpoint.save(state, self.engine.groups)
+                folder.checkpoint.save(self.server_state(), self.engine.groups)
 
     def _write_end(self, folder: RunFolder) -> None:
         """What a complete run leaves behind; of one that was interrupted, only the checkpoint is waited for."""
@@ -206,6 +206,7 @@ class Run:
             traffic += Traffic(up=sum(server.arrived.sizes()) - sum(outcome.uploads.sizes()))
         pairs = zip(outcome.who, outcome.losses, strict=True)
         losses = [loss for member, loss in pairs if member not in server.rejected]
+        ages = None if outcome.staleness is None else dict(zip(outcome.who, outcome.staleness, strict=True))
         scalars = server.arrived.scalars()
         return Round(
             round=number,
@@ -222,7 +223,17 @@ class Run:
             left_out={**agreed.left_out, **outcome.left_out, **server.rejected},
             suspected=server.suspected if self.setup.defences else None,
             epsilon=None if self.privacy is None else self.privacy.epsilon(number),
+            clock=self._virtual_time(outcome),
+            staleness=None if ages is None else [ages[member] for member in server.who],
         )
+
+    def _virtual_time(self, outcome: Outcome) -> float | None:
+        """When a round ends: where all wait for each other, as long after the last one as its slowest client takes."""
+        if outcome.clock is not None or self.experiment.delays is None:
+            return outcome.clock
+        before = self.history[-1].clock if self.history else 0.0
+        seconds = self.experiment.turn_seconds(self.federation.total)
+        return (before or 0.0) + max((seconds[member] for member in outcome.who), default=0.0)
 
     def _agreed(self, clock: Clock) -> Agreement:
         """What clients train from: the broadcast or, for some methods, what they agree on over public images first."""
@@ -340,6 +351,9 @@ class Run:
             self.members = (self.members | {*played.joined}) - {*played.removed}
         if self.pipeline.attacking is not None:
             self.pipeline.attacking.memory = dict(state.attack)
+        self.clients.restore(state.flight)
+        if self.pipeline.pooling is not None:
+            self.pipeline.pooling.restore(state.flight)
         if self.drift:
             self._drift(self.drift.at(len(self.history) - 1))
 
@@ -359,8 +373,11 @@ class Run:
         if self.drift:
             self._drift(self.drift.at(len(self.history) - 1))
 
-    def _attack_memory(self) -> AttackMemory:
-        return {} if self.pipeline.attacking is None else self.pipeline.attacking.memory
+    def server_state(self) -> ServerState:
+        """What the next round depends on beside the clients' models, for a checkpoint."""
+        attack: AttackMemory = {} if self.pipeline.attacking is None else self.pipeline.attacking.memory
+        pool = {} if self.pipeline.pooling is None else self.pipeline.pooling.state()
+        return ServerState(self.broadcast, len(self.history), attack, {**self.clients.state(), **pool})
 
     def client_memory(self, group: Group) -> int:
         """Bytes a client has to keep between rounds: what it does not receive, or its whole last model; its memory."""
@@ -413,6 +430,11 @@ class Run:
             folder=None if folder is None else str(folder.path),
         )
         return result.with_history(self.history)
+
+
+def clients_of(setup: Setup) -> Clients:
+    """The clients of a run in this process."""
+    return LocalClients(setup.engine) if setup.experiment.async_ is None else AsynchronousClients(setup.engine)
 
 
 def new_run(

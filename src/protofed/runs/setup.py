@@ -21,14 +21,16 @@ from protofed.engines.private import Privacy, privacy_of
 from protofed.errors import UserError, missing_value
 from protofed.evaluation.names import asked_metrics
 from protofed.experiment import Experiment, flag_of, with_absolute_paths
+from protofed.messages import Broadcast
 from protofed.methods import build_method
-from protofed.methods.base import Method
+from protofed.methods.base import Clock, Method
 from protofed.models import ModelSpec
 from protofed.models.encoder import Encoder
 from protofed.runs.clients import Clients
 from protofed.runs.process import process_settings
+from protofed.server.asynchronous import check_method
 from protofed.server.participation import participants
-from protofed.server.pipeline import Attacking, Defending, Pipeline, Releasing, Screening, Stage
+from protofed.server.pipeline import Attacking, Defending, Pipeline, Pooling, Releasing, Screening, Stage
 from protofed.server.public_exchange import exchange_of
 from protofed.trust.attacks import Attack, find_attack
 from protofed.trust.defences import Defence, find_defences
@@ -59,8 +61,11 @@ class Setup:
         stages += [Defending(defence) for defence in self.defences]
         if self.privacy is not None:
             stages.append(Releasing(self.privacy.release))
+        pooling = None if self.experiment.async_ is None else Pooling()
+        if pooling is not None:
+            stages.append(pooling)
         attacking = None if self.attack is None else Attacking(self.attack)
-        return Pipeline(self.method, stages, attacking, self.engine.server)
+        return Pipeline(self.method, stages, attacking, pooling, self.engine.server)
 
 
 def prepare(
@@ -112,9 +117,22 @@ def prepare(
         public = _public_images(experiment, method, encoder)
         engine, reason = make_engine(experiment, method, federation, groups, device, public)
         engine.ranks = ranks
+        _check_turns(experiment, method, engine)
         privacy = privacy_of(experiment, engine, encoder, lambda number: participants(experiment, total, number))
         settled = _resolved(experiment, engine)
     return Setup(settled, method, federation, engine, reason, device, ranks, encoder, drift, attack, defences, privacy)
+
+
+def _check_turns(experiment: Experiment, method: Method, engine: Engine) -> None:
+    """Refuse delays of more clients than there are, and asynchronous rounds that cannot be."""
+    total = engine.federation.total
+    if experiment.delays is not None and experiment.delays.count(",") >= total:
+        raise UserError("--delays", experiment.delays, f"there are {total} clients to deal them out to")
+    if experiment.async_ is not None:
+        if experiment.async_ > total:
+            raise UserError("--async", experiment.async_, f"there are {total} clients")
+        nobody = engine.round([], Broadcast(), Clock(0, experiment.rounds))
+        check_method(method, nobody.uploads)
 
 
 def _check_patience(experiment: Experiment, federation: Federation, strictly: bool) -> None:

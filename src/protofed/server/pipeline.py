@@ -7,12 +7,15 @@ notes on clients. One that rejects uploads returns those of the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+from torch import Tensor
 
 from protofed.errors import LostError
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Clock, Method, Server
+from protofed.prototypes import Prototypes
 from protofed.server.round import REFUSED
 from protofed.trust.attacks import Attack, AttackMemory
 from protofed.trust.defences import Defence
@@ -93,6 +96,43 @@ class Releasing:
         return self.release(uploads, sent, clock), Notes()
 
 
+@dataclass
+class Pooling:
+    """The last prototypes of every client, in place of those of the clients in a round."""
+
+    latest: dict[int, Mapping[str, Prototypes]] = field(default_factory=dict)  # by client, [C, M, D]
+
+    def apply(self, uploads: Upload, sent: Broadcast, clock: Clock) -> tuple[Upload, Notes]:  # noqa: ARG002
+        """With prototypes of all clients that ever sent some, in client order; weights stay those of the round."""
+        if not uploads.prototypes:
+            return uploads, Notes()
+        for row, member in enumerate(clock.who):
+            found = uploads.client(row).prototypes.items()
+            self.latest[member] = {name: Prototypes(*(part.clone() for part in one)) for name, one in found}
+        everyone = Upload.gather([Upload(prototypes=self.latest[member]) for member in sorted(self.latest)])
+        return replace(uploads, prototypes=everyone.prototypes), Notes()
+
+    def state(self) -> dict[str, Tensor]:
+        """For a checkpoint."""
+        return {
+            f"pool/{member}/{part}/{name}": tensor
+            for member, sets in self.latest.items()
+            for name, found in sets.items()
+            for part, tensor in found._asdict().items()
+        }
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """From what `state` has said."""
+        self.latest = {}
+        for path in state:
+            of, _, rest = path.partition("/")
+            if of == "pool" and (member := rest.partition("/")[0]) and "/vectors/" in path:
+                name = path.partition("/vectors/")[2]
+                found = Prototypes(state[path], state[f"pool/{member}/counts/{name}"])
+                self.latest.setdefault(int(member), {})
+                self.latest[int(member)] = {**self.latest[int(member)], name: found}
+
+
 @dataclass(frozen=True)
 class Processed:
     """What came out of a round's uploads."""
@@ -111,6 +151,7 @@ class Pipeline:
     method: Method
     stages: Sequence[Stage]
     attacking: Attacking | None = None
+    pooling: Pooling | None = None  # in asynchronous rounds, the last of the stages
     server: Callable[[Broadcast, Clock], Server] = Server  # what the server knows of a round
 
     def process(self, uploads: Upload, sent: Broadcast, clock: Clock) -> Processed:

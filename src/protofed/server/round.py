@@ -62,6 +62,8 @@ class Round:
         joined: the clients that could take part from this round on, over a network; before, they were no members.
         removed: the clients that could take part no longer.
         tested: the clients that `per_client` is of; None for all.
+        clock: virtual seconds from the beginning to the end of the round; None without --delays or --async.
+        staleness: of each participant, how many aggregations its turn has missed; None without --async.
         backdoor: how often a backdoor opens, in percent; None without that attack.
 
     Example:
@@ -95,6 +97,8 @@ class Round:
     joined: Sequence[int] = ()  # from this round on, over a network
     removed: Sequence[int] = ()
     tested: Sequence[int] | None = None  # the clients that `per_client` is of, if not all
+    clock: float | None = None  # None without --delays or --async
+    staleness: Sequence[int] | None = None  # of each participant; None without --async
     backdoor: float | None = None  # None without --attack backdoor
 
     def without_evaluation(self) -> Round:
@@ -131,6 +135,10 @@ class Round:
             values["undefined"] = self.undefined
         if self.most_clusters is not None:
             values["most_clusters"] = self.most_clusters
+        if self.clock is not None:
+            values["clock"] = self.clock
+        if self.staleness is not None:
+            values["staleness"] = list(self.staleness)
         if self.backdoor is not None:
             values["backdoor"] = self.backdoor
         return values

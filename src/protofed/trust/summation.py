@@ -20,20 +20,26 @@ IMPORTANCE = "importance"
 
 def summed(method: Method, what: str) -> Summed:
     """How the method's uploads are added up; an error that names `what` where it needs each client's own."""
-    found = method.summed() if _is_of_its_aggregation(type(method)) else None
-    if found is None or method.needs_each() or method.exchanges_public:
+    found = how_summed(method)
+    if found is None:
         raise UserError(
             f"--method with {what}", method.name, "its server needs each client's own upload, not only their sum"
         )
     return found
 
 
-def _is_of_its_aggregation(kind: type[Method]) -> bool:
-    """Whether `summed` is no older than `aggregate`, which a subclass may have replaced."""
+def how_summed(method: Method) -> Summed | None:
+    """How the method's uploads are added up; None where it needs each client's own."""
+    said = of_its_aggregation(type(method), "summed") and not (method.needs_each() or method.exchanges_public)
+    return method.summed() if said else None
+
+
+def of_its_aggregation(kind: type[Method], statement: str) -> bool:
+    """Whether what a method states is no older than its `aggregate`, which a subclass may have replaced."""
     where = {
-        name: next(n for n, one in enumerate(kind.__mro__) if name in vars(one)) for name in ("summed", "aggregate")
+        name: next(n for n, one in enumerate(kind.__mro__) if name in vars(one)) for name in (statement, "aggregate")
     }
-    return where["summed"] <= where["aggregate"]
+    return where[statement] <= where["aggregate"]
 
 
 def terms(uploads: Upload, how: Summed) -> dict[str, Tensor]:
