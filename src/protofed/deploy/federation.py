@@ -19,6 +19,7 @@ from pathlib import Path
 
 import yaml
 
+from protofed.deploy.members import MEMBERS, write_members
 from protofed.deploy.owner import template
 from protofed.deploy.pki import certify, make_authority, make_client_key, write_certificate
 from protofed.deploy.server_settings import Settings, read_nodes
@@ -135,6 +136,9 @@ def _fill(federation: FederationFolder) -> str:
         make_client_key(place / "key", federation.server / "keys" / f"{number}.pub")
         write_certificate(place, authority[0])
         write_text(place / "client.yaml", template(number, federation.address))
+    members = {n: (federation.server / "keys" / f"{n}.pub").read_text() for n in range(federation.clients)}
+    for number in members:  # so that clients can check each other's signatures
+        write_members(federation.client(number) / MEMBERS, members)
     says = {k: v for k, v in dataclasses.asdict(federation).items() if k != "folder"}
     write_text(federation.folder / "federation.yaml", yaml.safe_dump(says, sort_keys=False))
     return passphrase

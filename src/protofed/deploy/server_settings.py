@@ -18,8 +18,17 @@ WHOLE = re.compile("[0-9]{1,20}")
 """Numbers of clients and of nodes, which have 64 bits."""
 
 
-ELSEWHERE = ("drift", "encoder", "start", "novel", "attack", "privacy")
-"""Options that runs over a network do not have: servers do not ask for them, and clients refuse them."""
+ELSEWHERE = ("drift", "encoder", "start", "novel", "attack")
+"""Options that runs over a network do not have."""
+
+
+def elsewhere(experiment: Experiment) -> list[str]:
+    """The options of an experiment that are not for runs over a network: no server asks, and clients refuse them.
+
+    The noise of --privacy example is drawn by clients from the seed, which the server knows.
+    """
+    found = [name for name in ELSEWHERE if getattr(experiment, name) != getattr(Experiment, name)]
+    return [*found, "privacy"] if experiment.hides_examples else found
 
 
 @dataclass(frozen=True)

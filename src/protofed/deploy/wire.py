@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from protofed.messages import Message
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Of the form of messages; both sides must have the same."""
 LARGEST = 2 * 10**9
 """Bytes of an answer."""
