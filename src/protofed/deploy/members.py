@@ -57,9 +57,18 @@ def read_members(path: Path) -> dict[int, EllipticCurvePublicKey]:
 
 
 def signatory_of(owner: Owner) -> Signatory:
-    """Who signs for a client with its own key, and checks others by its list of members; without them, for nothing."""
-    key = None
-    if owner.key is not None and Path(owner.key).exists():
-        loaded = load_ssh_private_key(Path(owner.key).read_bytes(), None)
-        key = loaded if isinstance(loaded, EllipticCurvePrivateKey) else None
-    return Signatory(key, None if owner.members is None else read_members(Path(owner.members)))
+    """Who signs for a client with its own key, and checks others by its list of members; without them, for nothing.
+
+    Raises:
+        UserError: a file cannot be used.
+    """
+    members = None if owner.members is None else read_members(Path(owner.members))
+    if owner.key is None or not Path(owner.key).exists():
+        return Signatory(None, members)
+    try:
+        key = load_ssh_private_key(Path(owner.key).read_bytes(), None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm):
+        key = None  # type: ignore[assignment]  # which is no key either
+    if not isinstance(key, EllipticCurvePrivateKey):
+        raise UserError("DIR", owner.key, "it is no key of a client")
+    return Signatory(key, members)

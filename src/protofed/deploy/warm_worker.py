@@ -18,6 +18,7 @@ from protofed.data.sources import cache
 from protofed.data.sources.tables import TableOptions
 from protofed.deploy.client import LOG, Failed, WarmClient
 from protofed.deploy.events import Events
+from protofed.deploy.members import signatory_of
 from protofed.deploy.owner import Owner
 from protofed.deploy.wire import FAILED, Packet, read_frame, write_frame
 from protofed.errors import UserError
@@ -46,6 +47,7 @@ def serve(word: OwnersWord, questions: IO[bytes], answers: IO[bytes]) -> None:
     try:
         owner = word.read()
         assert owner is not None  # it was not read before
+        signatory_of(owner)
         if owner.data is not None:  # or this client would be online, and fail in every run
             columns = TableOptions.of(Experiment.from_mapping(owner.columns))
             load(owner.data, None if owner.data_dir is None else Path(owner.data_dir), columns=columns)
