@@ -300,7 +300,9 @@ def test_a_round_is_not_summed_again_over_others(tmp_path: Path) -> None:
     experiment, settings = asked("fedproto", eval_every=1), Settings(str(tmp_path / "run"), **QUICK)
     with pytest.raises(KeyboardInterrupt):
         serve(Loopback(nodes, crash), experiment, settings)
-    with pytest.raises(LostError, match=r"0 clients have agreed to the sum, and 3 are needed .*it refuses: round 1 has"):
+    with pytest.raises(
+        LostError, match=r"0 clients have agreed to the sum, and 3 are needed .*it refuses: round 1 has"
+    ):
         serve(Loopback(nodes, silent(2, "train.masked", in_round=1)), experiment, settings)
     serve(Loopback(nodes), experiment, settings)  # with the same ones it goes on
     assert_close(tmp_path / "run", run(tmp_path / "plain", asked("fedproto", eval_every=1, secure=False)), 1e-6)

@@ -126,10 +126,7 @@ class ClientLevel(Privacy):
 
     def __init__(self, experiment: Experiment, engine: Engine, encoder: Encoder | None, who: Who) -> None:
         super().__init__(experiment, engine, encoder, who)
-        summed(engine.method, "--privacy client")
-        if experiment.defence != "none":
-            why = "it compares clients, so that one of them could change more than its own clipped part"
-            raise UserError("--defence", experiment.defence, f"with --privacy client {why}")
+        check_client_level(experiment, engine.method)
 
     def cost(self, rounds: Sequence[Sequence[int]]) -> float:
         """Every client takes part in a round with the same probability."""
@@ -275,9 +272,17 @@ class ExampleLevel(Privacy):
         return UserError("--method with --privacy example", self.engine.method.name, why)
 
 
+def check_client_level(experiment: Experiment, method: Method) -> None:
+    """Refuse what needs more of clients than the sum of what they add."""
+    summed(method, "--privacy client")
+    if experiment.defence != "none":
+        why = "it compares clients, so that one of them could change more than its own clipped part"
+        raise UserError("--defence", experiment.defence, f"with --privacy client {why}")
+
+
 def check_over_a_network(experiment: Experiment, method: Method) -> None:
     """Refuse client-level privacy that cannot be had over a network, before a client is asked for anything."""
-    summed(method, "--privacy client")
+    check_client_level(experiment, method)
     if experiment.secure and experiment.participation < 1:
         why = "with --secure --privacy client the server knows who takes part, so that sampling saves nothing"
         raise UserError("--participation", experiment.participation, why)
