@@ -14,6 +14,7 @@ from flwr.app import Message
 from protofed.deploy import client, members, secure_remote
 from protofed.deploy.ledger import MOST_SUMS, SumsGiven
 from protofed.deploy.members import MEMBERS, read_members, write_members
+from protofed.deploy.owner import Owner
 from protofed.deploy.pki import make_client_key
 from protofed.deploy.server import serve
 from protofed.deploy.server_settings import Settings
@@ -296,7 +297,7 @@ def test_a_list_of_members_is_read_or_refused(tmp_path: Path) -> None:
         path.write_text(bad)
         with pytest.raises(UserError):
             read_members(path)
-    assert members.signatory_of(client.Owner(0)).members is None
+    assert members.signatory_of(Owner(0)).members is None
     (tmp_path / "key").write_text("no key")
     with pytest.raises(UserError, match="no key of a client"):
-        members.signatory_of(client.Owner(0, key=str(tmp_path / "key")))
+        members.signatory_of(Owner(0, key=str(tmp_path / "key")))

@@ -146,7 +146,7 @@ def test_without_noise_it_is_the_mechanism_of_the_experiments(masked: bool, monk
     uploads, sent = uploads_of(6)
     if masked:
         layout = layout_of({name: part[0] for name, part in contributions(uploads, sent, 2.0).items()})
-        total = np.sum(rows_of(uploads, sent, experiment, without_noise), axis=0, dtype=np.uint64)
+        total: Words = np.sum(rows_of(uploads, sent, experiment, without_noise), axis=0, dtype=np.uint64)
         parts = numbers(total, layout)
     else:
         parts = noisy_sum(uploads, sent, experiment)

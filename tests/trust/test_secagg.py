@@ -130,7 +130,8 @@ def test_one_dropout_more_fails_cleanly(clients: int, when: str) -> None:
     leaving = {when: range(clients - threshold(clients) + 1)}
     ending = {when: leaving.pop(when) for when in AT_THE_END if when in leaving}
     with pytest.raises((UnmaskError, RefusedError), match=r"too few|needed"):
-        finish(*until_masked(drawn(clients), **leaving), **ending)
+        server, members = until_masked(drawn(clients), **leaving)
+        finish(server, members, **ending)
 
 
 @settings(max_examples=60, deadline=None)

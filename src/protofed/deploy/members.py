@@ -66,9 +66,9 @@ def signatory_of(owner: Owner) -> Signatory:
     if owner.key is None or not Path(owner.key).exists():
         return Signatory(None, members)
     try:
-        key = load_ssh_private_key(Path(owner.key).read_bytes(), None)
+        key: object = load_ssh_private_key(Path(owner.key).read_bytes(), None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm):
-        key = None  # type: ignore[assignment]  # which is no key either
+        key = None
     if not isinstance(key, EllipticCurvePrivateKey):
         raise UserError("DIR", owner.key, "it is no key of a client")
     return Signatory(key, members)
