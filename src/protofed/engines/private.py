@@ -29,7 +29,6 @@ from protofed.prototypes import class_means
 from protofed.randomness import generator
 from protofed.trust.accounting import Release, epsilon
 from protofed.trust.dp_mechanisms import private_sum, sampling_rate
-from protofed.trust.integer_noise import check_noise, noisy_sum, released, share_deviation
 from protofed.trust.summation import summed
 
 Who = Callable[[int], Sequence[int]]
@@ -143,6 +142,8 @@ class TrustedServer(ClientLevel):
 
     def release(self, uploads: Upload, sent: Broadcast, clock: Clock) -> Upload:
         """The noisy mean, as `private_sum` makes it, from whole numbers."""
+        from protofed.trust.integer_noise import noisy_sum, released  # and cryptography, of the extra flower
+
         clip = self.experiment.clip or 0.0
         total = noisy_sum(uploads, sent, self.experiment)
         expected = self.experiment.participation * clock.clients
@@ -282,6 +283,8 @@ def check_client_level(experiment: Experiment, method: Method) -> None:
 
 def check_over_a_network(experiment: Experiment, method: Method) -> None:
     """Refuse client-level privacy that cannot be had over a network, before a client is asked for anything."""
+    from protofed.trust.integer_noise import check_noise, share_deviation  # and cryptography, of the extra flower
+
     check_client_level(experiment, method)
     if experiment.secure and experiment.participation < 1:
         why = "with --secure --privacy client the server knows who takes part, so that sampling saves nothing"
