@@ -375,6 +375,11 @@ class Experiment:
         """Whether differential privacy is that of single training examples."""
         return self.privacy == "example"
 
+    def without_privacy(self) -> Experiment:
+        """Return the experiment without differential privacy, for those who have no part in it."""
+        usual: dict[str, Any] = {name: getattr(Experiment, name) for name in ("privacy", "clip", "noise", "epsilon")}
+        return dataclasses.replace(self, **usual, delta=Experiment.delta)
+
     def to_yaml(self) -> str:
         """Return the experiment as YAML that `from_mapping` reads back."""
         return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, allow_unicode=True)

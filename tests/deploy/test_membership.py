@@ -296,7 +296,7 @@ def test_an_authority_that_ends_is_renewed_with_the_same_key(tmp_path: Path) -> 
 def test_a_damaged_list_of_members_is_one_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "members.json").write_text(text)
     with pytest.raises(UserError, match=r"members\.json"):
-        MembersFile(tmp_path).read()
+        MembersFile(tmp_path / "members.json").read()
 
 
 def test_the_keys_of_a_client_belong_together(tmp_path: Path) -> None:

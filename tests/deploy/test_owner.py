@@ -18,7 +18,7 @@ from protofed.deploy.client import Failed, WarmClient
 from protofed.deploy.events import Events
 from protofed.deploy.owner import Owner, keys, template
 from protofed.deploy.warm_worker import OwnersWord
-from protofed.deploy.wire import FAILED, REFUSED, Packet, pack, seal
+from protofed.deploy.wire import FAILED, PROTOCOL, REFUSED, Packet, pack, seal
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
 from protofed.runs.run import new_run
@@ -289,7 +289,7 @@ def test_what_is_sent_is_recorded(tmp_path: Path) -> None:
         "min_count": 0,
         "secure": False,
     }
-    assert [line["refused"] for line in others] == ["it speaks protocol None, not 7", "it is damaged"]
+    assert [line["refused"] for line in others] == [f"it speaks protocol None, not {PROTOCOL}", "it is damaged"]
     assert (tmp_path / "events.jsonl").stat().st_mode & 0o077 == 0
     today = json.loads((tmp_path / "memory/today.json").read_text())
     assert (today["turns"], today["sent"]) == (1, answer.size())
@@ -360,7 +360,7 @@ def test_the_file_that_init_writes_names_every_key(tmp_path: Path) -> None:
     text = template(4, "here:9092")
     (tmp_path / "client.yaml").write_text(text)
     owner = Owner.read(tmp_path / "client.yaml")
-    defaults = Owner(4, "here:9092", memory=str(tmp_path / "memory"))
+    defaults = Owner(4, "here:9092", memory=str(tmp_path / "memory"), key=str(tmp_path / "key"))
     assert owner == defaults
     assert all(f"\n{'' if item.name in ('id', 'server') else '#'}{item.name}: " in text for item in keys())
     said = "\n".join(line.removeprefix("#") for line in text.splitlines() if not line.startswith("# "))

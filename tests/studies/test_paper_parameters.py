@@ -19,7 +19,7 @@ def test_a_method_of_several_papers_has_the_tables_of_all() -> None:
     (lam,) = (one for one in paper_values("fedproto") if (one.parameter, one.value) == ("lam", 0.1))
     assert lam.tables["fedproto/table1"] == ["CIFAR10"]
     papers = {table.partition("/")[0] for one in paper_values("fedproto") for table in one.tables}
-    assert papers == {"fedplcc", "fedproto", "fedsc", "mp-fedcl"}
+    assert papers == {"fedplcc", "fedproto", "fedsc", "mp-fedcl", "pfllib"}
 
 
 @pytest.mark.parametrize("method", METHODS)

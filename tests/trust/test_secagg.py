@@ -45,6 +45,7 @@ class Server:
     publics: dict[int, bytes] = field(default_factory=dict)
     sealed: dict[int, dict[int, bytes]] = field(default_factory=dict)
     masked: dict[int, Words] = field(default_factory=dict)
+    agreed: set[int] = field(default_factory=set)
     told: dict[int, dict[int, bytes]] = field(default_factory=dict)
 
     def inbox(self, member: int) -> dict[int, bytes]:
@@ -79,12 +80,22 @@ def until_masked(
     return server, {number: again(member) for number, member in members.items()}
 
 
-def finish(server: Server, members: Mapping[int, Member], silent: Collection[int] = ()) -> Words:
-    """Step 4, in which some are silent, and the sum."""
-    for number, member in members.items():
-        if number not in silent:
-            server.told[number] = member.reveal(server.masked.keys())
+def finish(
+    server: Server, members: Mapping[int, Member], silent: Collection[int] = (), undecided: Collection[int] = ()
+) -> Words:
+    """Steps 4 and 5, in which some are silent, and the sum."""
+    for number in members.keys() - {*undecided}:
+        members[number].agree(server.masked.keys())
+        server.agreed.add(number)
+    for number in server.agreed - {*silent}:
+        server.told[number] = again(members[number]).reveal(server.agreed)
     return server.sum(len(next(iter(members.values())).who))
+
+
+def revealed(member: Member, there: Collection[int]) -> dict[int, bytes]:
+    """Steps 4 and 5 of a client, if all agree."""
+    member.agree(there)
+    return member.reveal(there)
 
 
 def plain(rows: Iterable[Words]) -> list[int]:
@@ -98,7 +109,8 @@ def drawn(clients: int, size: int = 6, seed: int = 0) -> dict[int, Words]:
     return {number: draws.integers(-most + 1, most, size).view(np.uint64) for number in range(clients)}
 
 
-WHEN = ("before_keys", "sharing", "late", "silent")
+WHEN = ("before_keys", "sharing", "late", "undecided", "silent")
+AT_THE_END = ("undecided", "silent")
 
 
 @pytest.mark.parametrize("clients", [2, 3, 4, 5, 8])
@@ -106,19 +118,24 @@ def test_the_sum_is_exact_with_no_one_and_the_most_dropouts_at_every_step(client
     rows, most = drawn(clients), clients - threshold(clients)
     for gone, when in itertools.product({0, min(1, most), most}, WHEN):
         leaving = {when: range(gone)}
-        silent = leaving.pop("silent", ())
+        ending = {when: leaving.pop(when) for when in AT_THE_END if when in leaving}
         server, members = until_masked(rows, **leaving)
-        there = range(clients) if when == "silent" else range(gone, clients)
-        assert finish(server, members, silent).view(np.int64).tolist() == plain(rows[k] for k in there)
+        there = range(clients) if ending else range(gone, clients)
+        assert finish(server, members, **ending).view(np.int64).tolist() == plain(rows[k] for k in there)
 
 
 @pytest.mark.parametrize("clients", [2, 3, 4, 5, 8])
 @pytest.mark.parametrize("when", WHEN)
 def test_one_dropout_more_fails_cleanly(clients: int, when: str) -> None:
     leaving = {when: range(clients - threshold(clients) + 1)}
-    silent = leaving.pop("silent", ())
+    ending = {when: leaving.pop(when) for when in AT_THE_END if when in leaving}
+
+    def played() -> None:
+        server, members = until_masked(drawn(clients), **leaving)
+        finish(server, members, **ending)
+
     with pytest.raises((UnmaskError, RefusedError), match=r"too few|needed"):
-        finish(*until_masked(drawn(clients), **leaving), silent)
+        played()
 
 
 @settings(max_examples=60, deadline=None)
@@ -147,9 +164,9 @@ def test_whatever_is_added_and_whoever_leaves_the_sum_is_that_of_the_plain_integ
     gone = data.draw(st.integers(0, clients - threshold(clients)))
     steps = data.draw(st.lists(st.sampled_from(WHEN), min_size=gone, max_size=gone))
     leaving = {when: [k for k, step in zip(order, steps, strict=False) if step == when] for when in WHEN}
-    silent = leaving.pop("silent")
+    ending = {when: leaving.pop(when) for when in AT_THE_END}
     server, members = until_masked(rows, **leaving)
-    total = finish(server, members, silent)
+    total = finish(server, members, **ending)
     assert total.view(np.int64).tolist() == plain(rows[k] for k in members)
     for name, tensor in numbers(total, layout).items():
         each = torch.stack([added[k][name].double().flatten() for k in members], 1).tolist()
@@ -294,11 +311,11 @@ def test_a_client_never_reveals_both_kinds_of_shares() -> None:
     _, members = until_masked(drawn(4))
     one = members[0]
     held = dict(one.held)
-    told = one.reveal([0, 1, 2])
+    told = revealed(one, [0, 1, 2])
     assert told == {k: held[k][:SHARE] if k < 3 else held[k][SHARE:] for k in range(4)}
     for there in ([0, 1, 2], [0, 1, 2, 3], [0, 2, 3]):
         with pytest.raises(RefusedError):
-            one.reveal(there)
+            revealed(one, there)
     assert (one.held, one.masking, one.seed) == ({}, b"", b"")
     assert not [share for share in held.values() if share.hex().encode() in one.encode()]
 
@@ -306,7 +323,7 @@ def test_a_client_never_reveals_both_kinds_of_shares() -> None:
 def test_a_round_is_summed_over_one_set_of_clients_however_often_it_is_played() -> None:
     """A server that crashed plays a round again; two sums of the same round would differ by what somebody added."""
     _, members = until_masked(drawn(4))
-    members[0].reveal([0, 1, 2])
+    revealed(members[0], [0, 1, 2])
 
     def replayed(before: Member, number_of_round: int) -> Member:
         others = {k: Member.begin(k, range(4), number_of_round, None) for k in (1, 2, 3)}
@@ -318,11 +335,11 @@ def test_a_round_is_summed_over_one_set_of_clients_however_often_it_is_played() 
         return everyone[0]
 
     with pytest.raises(RefusedError, match="round 1 has been summed over other clients"):
-        replayed(members[0], 0).reveal([0, 1, 2, 3])
+        replayed(members[0], 0).agree([0, 1, 2, 3])
     same = replayed(members[0], 0)
-    same.reveal([2, 1, 0])
+    revealed(same, [2, 1, 0])
     later = replayed(same, 1)
-    later.reveal([0, 1, 2, 3])
+    revealed(later, [0, 1, 2, 3])
     assert later.summed == {0: [0, 1, 2], 1: [0, 1, 2, 3]}
 
 
@@ -345,12 +362,38 @@ def test_a_client_does_not_hide_among_too_few() -> None:
     one.mask(np.zeros(2, np.uint64))
     for there, why in (([0, 1], "too few"), ([0, 0, 1, 1], "too few"), ([1, 2, 3], "others"), ([0, 1, 4], "without")):
         with pytest.raises(RefusedError, match=why):
-            one.reveal(there)
+            one.agree(there)
+    for signed in ([], [0, 1, 2]):  # it has agreed to nothing
+        with pytest.raises(RefusedError, match="too few"):
+            one.reveal(signed)
+    one.agree([0, 1, 2])
+    with pytest.raises(RefusedError, match="twice"):  # another set
+        one.agree([0, 1, 2, 3])
+    for signed in ([0, 1], [0, 0, 1], [0, 1, 3], [0, 1, 2, 3]):
+        with pytest.raises(RefusedError, match="too few"):
+            one.reveal(signed)
     assert one.reveal([0, 1, 2]).keys() == {0, 1, 2, 3}
     alone = Member.begin(0, range(1), 0, None)
     public = alone.keys()
     with pytest.raises(RefusedError, match="1 clients are too few"):
         alone.share({0: public})
+
+
+def test_what_is_signed_is_of_one_run_round_client_and_attempt() -> None:
+    """What was signed elsewhere is of no use, and a set is signed for the keys of one attempt."""
+    first, second = (until_masked(drawn(3))[1][0] for _ in range(2))
+    for member in (first, second):
+        member.agree([0, 1, 2])
+    assert first.says_set() != second.says_set()  # other keys
+    said = {first.says_keys(0, b"a"), first.says_keys(1, b"a"), first.says_keys(0, b"b"), first.says_set()}
+    for other in (Member(0, [0, 1, 2], 0, "other"), Member(0, [0, 1, 2], 1), Member(0, [0, 1, 2, 3], 0)):
+        said.add(other.says_keys(0, b"a"))
+    assert len(said) == 7
+    assert first.says_keys(0, b"a") == second.says_keys(0, b"a")
+    _, members = until_masked(drawn(4))
+    for number, there in ((0, [0, 1, 2]), (1, [0, 1, 2, 3])):
+        members[number].agree(there)
+    assert members[0].says_set() != members[1].says_set()
 
 
 def test_no_step_is_taken_twice_or_early() -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,9 +26,10 @@ from protofed.data.build import federation_of
 from protofed.deploy.client_memory import PUBLIC as MODEL
 from protofed.deploy.client_memory import SECRETS, ClientMemory, FolderMemory, last_round, recall, remember
 from protofed.deploy.events import Events
-from protofed.deploy.ledger import RunLedger, Today, check_room, forget_old
+from protofed.deploy.ledger import SUMS, RunLedger, SumsGiven, Today, check_room, forget_old
 from protofed.deploy.owner import PARTS, Owner
 from protofed.deploy.received import Received
+from protofed.deploy.signatories import signatory_of
 from protofed.deploy.wire import (
     FAILED,
     LARGEST,
@@ -43,7 +46,7 @@ from protofed.deploy.wire import (
     unpack,
 )
 from protofed.engines.public_phase import PublicPhase
-from protofed.errors import RefusedError
+from protofed.errors import RefusedError, UserError
 from protofed.evaluation.names import split_name
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload, tensors_in
@@ -52,8 +55,10 @@ from protofed.runs.process import process_settings
 from protofed.runs.run import Run, new_run
 from protofed.server.public_exchange import exchange_of
 from protofed.trust.dp_mechanisms import clipped_and_noised
+from protofed.trust.integer_noise import noised_row
 from protofed.trust.screening import Schema, tensors_of
 from protofed.trust.secagg import PUBLIC, SEALED, Member, added, integers
+from protofed.trust.signatures import SIGNATURE
 from protofed.trust.summation import summed
 
 LOG = logging.getLogger("protofed.client")
@@ -234,6 +239,10 @@ class WarmClient:
             outcome = arrived.run.clients.round([self.owner.id], arrived.received, arrived.clock)
         return self.guarded(outcome.uploads, arrived.received), outcome.losses[0]
 
+    def sums(self) -> SumsGiven | None:
+        """Of which sums this client was a part, in all runs; a simulation protects nobody from itself."""
+        return None if self.owner.memory is None else SumsGiven(Path(self.owner.memory) / SUMS)
+
     def guarded(self, upload: Upload, received: Broadcast) -> Upload:
         """What may leave of what a turn has made."""
         self.check_parts(upload)
@@ -298,11 +307,15 @@ def plain(text: str) -> str:
 
 
 def experiment_here(experiment: Experiment, owner: Owner) -> Experiment:
-    """The experiment as this client plays it: by its owner's machine, files and public images."""
+    """The experiment as this client plays it: by its owner's machine, files and public images.
+
+    What is hidden in the sum over clients is not its engine's business.
+    """
     machine: dict[str, Any] = {"device": owner.device, "threads": owner.threads, "engine": "sequential", "width": None}
     machine |= {"secure": False, "async_": None}  # how the server adds up, and when
     data_dir = experiment.data_dir if owner.simulated else owner.data_dir
-    return replace(experiment, **machine, data_dir=data_dir, public=owner.public or experiment.public)
+    public = owner.public or experiment.public
+    return replace(experiment.without_privacy(), **machine, data_dir=data_dir, public=public)
 
 
 def federation_here(experiment: Experiment, owner: Owner) -> Federation:
@@ -427,12 +440,40 @@ def _public(run: Run) -> Tensor:
     return run.engine.public
 
 
+def private_seed() -> int:
+    """Of the batches and dropout of one turn; it is neither kept nor told, and no other turn has it."""
+    return secrets.randbits(63)
+
+
+@contextmanager
+def private_randomness(run: Run) -> Iterator[None]:
+    """Train by randomness that nobody else knows: or two sums over different clients would differ by what one adds."""
+    usual = run.engine.experiment
+    run.engine.experiment = replace(usual, seed=private_seed())
+    try:
+        yield
+    finally:
+        run.engine.experiment = usual
+
+
+def beginning(arrived: Arrived) -> str:
+    """A digest of what a turn begins with: the received weights and prototypes, and the client's own other weights."""
+    own = {f"weights/{name}": tensor[0] for name, tensor in arrived.run.engine.groups[0].own.take([0]).items()}
+    return hashlib.sha256(
+        save({name: t.contiguous() for name, t in (own | arrived.received.flat()).items()})
+    ).hexdigest()
+
+
 def keys(client: WarmClient, asked: Asked) -> Packet:
-    """Secure aggregation, step 1: new keys."""
+    """Secure aggregation, step 1: new keys, signed."""
     clock, memory = asked.clock, asked.memory
     before = Member.decode(memory.note(SECRETS)) if memory.note(SECRETS) else None
-    member = Member.begin(client.owner.id, clock.who, clock.round, before)
-    answer = pack({"id": client.owner.id, "public": member.keys().hex()})
+    member = Member.begin(client.owner.id, clock.who, clock.round, before, asked.facts["run"])
+    if asked.experiment.hides_clients and clock.round in member.summed:
+        raise RefusedError(f"round {clock.round + 1} has been summed: a second sum costs more than was counted")
+    public = member.keys()
+    signature = signatory_of(client.owner).sign(member.says_keys(client.owner.id, public))
+    answer = pack({"id": client.owner.id, "public": public.hex(), "signature": signature.hex()})
     memory.keep(SECRETS, member.encode())
     return answer
 
@@ -440,7 +481,12 @@ def keys(client: WarmClient, asked: Asked) -> Packet:
 def shares(client: WarmClient, asked: Asked) -> Packet:
     """Step 2: shares of this client's secrets, sealed for the others."""
     member = _member(asked)
-    sealed = member.share(read_book(asked.facts.get("publics"), PUBLIC))
+    publics, signatures = (
+        read_book(asked.facts.get(name), size) for name, size in (("publics", PUBLIC), ("signatures", SIGNATURE))
+    )
+    statements = {number: member.says_keys(number, public) for number, public in publics.items()}
+    signatory_of(client.owner, asked.facts.get("certificates")).check(statements, signatures)
+    sealed = member.share(publics)
     asked.memory.keep(SECRETS, member.encode())
     return pack({"id": client.owner.id, "sealed": spelt(sealed)})
 
@@ -451,22 +497,45 @@ def masked(client: WarmClient, asked: Asked) -> Packet:
     arrived = client.arrive(asked)
     member = _member(asked)
     member.receive(read_book(asked.facts.get("sealed"), SEALED))
+    member.beginning = beginning(arrived)
     asked.memory.keep(SECRETS, member.encode())  # now, so that the masks serve one turn, whatever is asked meanwhile
     scores = client.tested(asked, arrived) if asked.facts.get("test") else None
-    upload, loss = client.trained(arrived)
-    terms = added(upload, loss, summed(arrived.run.method, "--secure"))
-    row = member.mask(integers(terms, len(member.who)))
-    upload = Upload(numbers={"masked": torch.from_numpy(row.view(np.int64))})
+    with private_randomness(arrived.run):
+        upload, loss = client.trained(arrived)
+    if asked.experiment.hides_clients:
+        try:
+            row = noised_row(upload, arrived.received, asked.experiment, len(member.who))
+        except UserError as error:  # of the server's clip and noise; the reason tells nothing of the data
+            raise RefusedError(str(error)) from None
+    else:
+        row = integers(added(upload, loss, summed(arrived.run.method, "--secure")), len(member.who))
+    upload = Upload(numbers={"masked": torch.from_numpy(member.mask(row).view(np.int64))})
     answer = pack({"id": client.owner.id, "scores": scores}, upload)
     asked.memory.keep(SECRETS, member.encode())
     client.keep(asked, arrived)
     return answer
 
 
-def unmask(client: WarmClient, asked: Asked) -> Packet:
-    """Step 4: a share of one secret of each client, by which the masks of the sum come off."""
+def agree(client: WarmClient, asked: Asked) -> Packet:
+    """Step 4: sign whose sum is to be unmasked, if it is one that this client may be a part of."""
     member = _member(asked)
-    told = member.reveal(asked.facts["there"])
+    member.agree(asked.facts["there"])
+    if (sums := client.sums()) is not None:
+        sums.check(member.beginning, member.agreed)
+    signature = signatory_of(client.owner).sign(member.says_set())
+    asked.memory.keep(SECRETS, member.encode())
+    return pack({"id": client.owner.id, "signature": signature.hex()})
+
+
+def unmask(client: WarmClient, asked: Asked) -> Packet:
+    """Step 5: a share of one secret of each client, by which the masks of the sum come off."""
+    member = _member(asked)
+    signatures = read_book(asked.facts.get("signatures"), SIGNATURE)
+    signatory = signatory_of(client.owner, asked.facts.get("certificates"))
+    signatory.check(dict.fromkeys(signatures, member.says_set()), signatures)
+    told = member.reveal(signatures)
+    if (sums := client.sums()) is not None:
+        sums.give(member.beginning, member.agreed)
     asked.memory.keep(SECRETS, member.encode())
     return pack({"id": client.owner.id, "told": spelt(told)})
 
@@ -488,6 +557,7 @@ HANDLERS: dict[str, Callable[[WarmClient, Asked], Packet]] = {
     "query.keys": keys,
     "query.shares": shares,
     "train.masked": masked,
+    "query.agree": agree,
     "query.unmask": unmask,
 }
 """What a client does, by the kind of a message."""

@@ -99,7 +99,7 @@ class FederationFolder:
     @property
     def members_file(self) -> MembersFile:
         """Who was admitted."""
-        return MembersFile(self.server)
+        return MembersFile(self.server / "members.json")
 
     def members(self) -> dict[int, Admission]:
         """The clients of the federation as it is."""

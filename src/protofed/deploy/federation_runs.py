@@ -55,9 +55,8 @@ def play(federation: FederationFolder, experiment: Experiment, out: Path, progre
     from protofed.runs.run import Interrupted
 
     _require_server(federation)
-    settings = Settings(
-        str(out.resolve()), federation.minimum, federation.deadline, federation.wait, str(federation.nodes_file)
-    )
+    files = str(federation.nodes_file), str(federation.members_file.path)
+    settings = Settings(str(out.resolve()), federation.minimum, federation.deadline, federation.wait, *files)
     machine: dict[str, Any] = {"data_dir": None, "device": "cpu", "threads": 1, "engine": "sequential", "width": None}
     recorded = RecordedRun(Events(federation.server / EVENTS), experiment, out.resolve(), federation.nodes)
     with (

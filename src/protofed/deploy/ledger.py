@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 import time
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,9 @@ from protofed.internal.schema import made
 LEDGER = "ledger.json"
 MOST_RUNS = 10_000
 """Of which a client keeps something: a server could invent names of runs until the disk is full."""
+SUMS = "sums.json"
+MOST_SUMS = 100_000
+"""That a client remembers; it gives no more of them than that."""
 
 
 @dataclass
@@ -124,6 +128,52 @@ def forget_old(folder: Path, owner: Owner) -> list[str]:
     for place in old:
         shutil.rmtree(place)
     return [place.name for place in old]
+
+
+@dataclass(frozen=True)
+class SumsGiven:
+    """Over which clients this one has helped to unmask a sum, by what it had trained from; in all runs.
+
+    The sum over a set and that over another one, from the same beginning, differ by what some clients added. A run's
+    name is the server's to choose, so the beginning is what counts: one beginning, one set of clients, for ever.
+
+    Args:
+        path: the file of it.
+    """
+
+    path: Path
+
+    def check(self, beginning: str, who: Collection[int]) -> None:
+        """Refuse a sum over others than before.
+
+        Args:
+            beginning: a digest of what the turn began with.
+            who: the clients of the sum.
+
+        Raises:
+            RefusedError: there was one over others, or there are more sums than can be remembered.
+        """
+        given = self._read()
+        if given.get(beginning, _set(who)) != _set(who):
+            raise RefusedError(
+                "from the same beginning it has given a sum over other clients; another seed has another"
+            )
+        if beginning not in given and len(given) >= MOST_SUMS:
+            raise RefusedError(f"another sum: it remembers {MOST_SUMS}")
+
+    def give(self, beginning: str, who: Collection[int]) -> None:
+        """Write down, before it is given, a sum that was not refused."""
+        self.check(beginning, who)
+        given = self._read()
+        if beginning not in given:
+            write_text(self.path, json.dumps(given | {beginning: _set(who)}) + "\n")
+
+    def _read(self) -> dict[str, str]:
+        return dict(json.loads(self.path.read_text(encoding="utf-8"))) if self.path.exists() else {}
+
+
+def _set(who: Collection[int]) -> str:
+    return digest(sorted(set(who)))
 
 
 def check_room(folder: Path, run: str, owner: Owner) -> None:

@@ -78,8 +78,8 @@ def why_not(removed: str | None, until: datetime.datetime) -> str | None:
 class MembersFile:
     """Who has been admitted, by number; a number is never given to another client unless somebody says so."""
 
-    def __init__(self, server: Path) -> None:
-        self.path = server / "members.json"
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def read(self) -> dict[int, Admission]:
         """All that were ever admitted.

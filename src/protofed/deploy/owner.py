@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
-from protofed.deploy.server_settings import ELSEWHERE
+from protofed.deploy.server_settings import elsewhere
 from protofed.errors import RefusedError, UserError, unknown
 from protofed.experiment import BY, INDICES, KINDS, TABLE, Experiment, kind_of
 from protofed.internal.schema import Bounds, made
@@ -26,7 +26,7 @@ SENT = (*PARTS, "accuracies", "metrics")
 CHOOSES_DATA = ("train_size", "long_tail", "val_fraction", "unseen", "test_fraction", *TABLE)
 """Options by which an experiment takes a part of a client's samples: two parts that differ by one would show it,
 and a column that is named the label has its values sent."""
-NOT_IN_FILE = ("simulated",)
+NOT_IN_FILE = ("key", "simulated")
 PLACES = ("id", "server", "data", "columns", "data_dir", "public", "device", "threads", "memory")
 """Keys that say which client this is and where things are; the others are what it may be asked for."""
 
@@ -94,6 +94,7 @@ class Owner:
     device: str = _key("cpu", "What it trains on.", "cuda")
     threads: int | None = _key(None, "CPU threads.", "1", at_least=1)
     memory: str | None = _key(None, "Folder of what is kept between rounds; beside client.yaml, unless given.", "/path")
+    key: str | None = None  # the file of its own private key
     simulated: bool = False  # all clients are on one machine, and its user names files
 
     @classmethod
@@ -103,7 +104,8 @@ class Owner:
         Raises:
             UserError: a key is unknown, or its value not usable.
         """
-        says = made(str(path), cls, {"memory": str(path.parent / "memory"), **read_yaml(path)}, simulated=False)
+        given = {"memory": str(path.parent / "memory"), **read_yaml(path)}
+        says = made(str(path), cls, given, key=str(path.parent / "key"), simulated=False)
         for item in keys():
             item.metadata["bounds"].check(f"{item.name} in {path}", getattr(says, item.name))
         for part in says.send:
@@ -175,8 +177,7 @@ class Owner:
 
     def _not_allowed(self, experiment: Experiment) -> list[str]:
         """Options that no run over a network has, or that would take a part of this client's own samples."""
-        wrong = [name for name in ELSEWHERE if getattr(experiment, name) != getattr(Experiment, name)]
-        found = [f"{name} {getattr(experiment, name)}: not over a network" for name in wrong]
+        found = [f"{name} {getattr(experiment, name)}: not over a network" for name in elsewhere(experiment)]
         if self.data is not None and not self.simulated:
             chosen = [name for name in CHOOSES_DATA if getattr(experiment, name) != getattr(Experiment, name)]
             found += [f"{name} {getattr(experiment, name)}: its own data is trained on whole" for name in chosen]

@@ -99,6 +99,8 @@ class Remote(Clients):
     def round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> Outcome:
         """Until the minimum of clients has answered, or they have failed too often."""
         self._traffic, self.clock = Traffic(), clock
+        if not who:  # with differential privacy each takes part by itself, and perhaps nobody
+            return self.engine.round(who, broadcast, clock)
         needed = self._needed(who)
         for _ in range(TRIES):
             there = self.clients.connected()
@@ -133,6 +135,8 @@ class Remote(Clients):
 
     def test_and_round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Evaluation, Outcome]:
         """In one message a client: those of the round test before they train, the others only test."""
+        if not who:
+            return self.evaluate(broadcast), self.round(who, broadcast, clock)
         self._scores = {}
         try:
             outcome = self.round(who, broadcast, clock)
@@ -210,7 +214,7 @@ class Remote(Clients):
         """A turn of some clients; where a test is due, of every client that is there with it."""
         if self._scores is None:
             return self._ask(dict.fromkeys(members, kind), broadcast, read, told)
-        scores, before = self._scores, {"clock": [self.clock.round - 1, list(self.clock.who)]}
+        scores, before = self._scores, {"clock": [self.clock.round - 1, self._told_who()]}
         asked = dict.fromkeys(members, kind)
         asked |= dict.fromkeys([member for member in self.clients.connected() if member not in members], "evaluate")
 
@@ -257,7 +261,7 @@ class Remote(Clients):
         """What each of some clients is asked, by its node."""
         there = self.clients.known
         named = {"classes": self.federation.classes, "domains": self.clients.domains(self.federation.domains)}
-        facts = self.clients.facts(clock=[self.clock.round, list(self.clock.who)], **named)
+        facts = self.clients.facts(clock=[self.clock.round, self._told_who()], **named)
         sent = {member: None if broadcast is None else self.method.send(broadcast, member) for member in kinds}
         same: dict[tuple[int, str], Packet] = {}  # what is sent to several is written once
         questions = {}
@@ -276,6 +280,11 @@ class Remote(Clients):
         if facts.get("id") != member:
             raise RefusedError("it says that it is another client")
         return read(member, facts, data)
+
+    def _told_who(self) -> list[int]:
+        """Who takes part, as clients are told; with differential privacy by sampling nobody learns it of others."""
+        experiment = self.clients.experiment
+        return [] if experiment.hides_clients and not experiment.secure else list(self.clock.who)
 
     def _read_upload(self, member: int, facts: Mapping[str, Any], data: bytes) -> TrainReply:  # noqa: ARG002
         loss = facts.get("loss")

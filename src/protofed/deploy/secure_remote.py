@@ -1,47 +1,69 @@
-"""Clients elsewhere of whose uploads the server learns the sum alone: four exchanges a round (trust/secagg.py)."""
+"""Clients elsewhere of whose uploads the server learns the sum alone: five exchanges a round (trust/secagg.py)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from protofed.deploy.connections import LOG, Connections
 from protofed.deploy.exchange import Answers
-from protofed.deploy.remote import Remote, TrainReply
+from protofed.deploy.members import MembersFile
+from protofed.deploy.remote import Reader, Remote, TrainReply
 from protofed.deploy.wire import read_book, spelt
 from protofed.errors import RefusedError
 from protofed.messages import Broadcast, Traffic, Upload
 from protofed.methods.base import Clock
 from protofed.runs.setup import Setup
+from protofed.trust.integer_noise import contributions, released, share_deviation
 from protofed.trust.screening import Schema, refusals, tensors_of
 from protofed.trust.secagg import (
     PUBLIC,
     SEALED,
     SHARE,
-    Layout,
     UnmaskError,
     Words,
+    added,
+    layout_of,
     length,
     numbers,
     threshold,
     unmask,
     usable,
 )
-from protofed.trust.summation import upload_of
+from protofed.trust.signatures import SIGNATURE
+from protofed.trust.summation import summed, upload_of
 
 T = TypeVar("T")
 
 
-class Secure(Remote):
-    """One that learns the sum of a round's uploads, and no client's own: four exchanges (trust/secagg.py)."""
+class SignedKeys(NamedTuple):
+    """What a client sends first."""
 
-    def __init__(self, setup: Setup, clients: Connections, layout: Layout) -> None:
-        super().__init__(setup, clients, Schema({"numbers/masked": (torch.int64, (length(layout),))}, {}))
-        self.layout = layout
+    public: bytes
+    signature: bytes
+
+
+class Secure(Remote):
+    """One that learns the sum of a round's uploads, and no client's own: five exchanges (trust/secagg.py)."""
+
+    def __init__(self, setup: Setup, clients: Connections, like: Upload) -> None:
+        """`like` is what one client might upload, [1, ...]."""
+        self.private = setup.experiment if setup.experiment.hides_clients else None
+        if self.private is None:
+            parts = added(like, 0.0, summed(setup.method, "--secure"))
+        else:
+            sent, clip = setup.engine.initial_broadcast(), self.private.clip or 0.0
+            parts = {name: part[0] for name, part in contributions(like, sent, clip).items()}
+        self.layout, self.like = layout_of(parts), like
+        masked = {"numbers/masked": (torch.int64, (length(self.layout),))}
+        super().__init__(setup, clients, Schema(masked, {}))
 
     def declared(self, clock: Clock) -> list[int]:
         """Of the sum, which is all that there is."""
@@ -61,8 +83,10 @@ class Secure(Remote):
                 raise UnmaskError(f"{len(answers.given)} clients have {done}, {needed} are needed ({reasons})")
             return answers.given
 
-        publics = enough(self._ask(dict.fromkeys(members, "query.keys"), None, self._read_keys), "sent keys")
-        told = {"publics": spelt(publics)}
+        signed = enough(self._ask(dict.fromkeys(members, "query.keys"), None, self._read_keys), "sent keys")
+        publics = {member: keys.public for member, keys in signed.items()}
+        told = {"publics": spelt(publics), "signatures": spelt({k: keys.signature for k, keys in signed.items()})}
+        told |= self._certificates(publics)
         read = partial(self._read_book, "sealed", SEALED, lambda member: publics.keys() - {member})
         asked = dict.fromkeys(publics, "query.shares")
         sealed = enough(self._ask(asked, None, read, lambda _: told), "shared their secrets")
@@ -72,28 +96,61 @@ class Secure(Remote):
 
         turns = self._turns("train.masked", list(sealed), broadcast, self._read_masked, sealed_for)
         masked = enough(turns, "sent what they add")
-        there = {"there": sorted(masked)}
-        read = partial(self._read_book, "told", SHARE, lambda _: sealed.keys())
-        shares = self._ask(dict.fromkeys(masked, "query.unmask"), None, read, lambda _: there)
-        for member, why in shares.left_out.items():
-            LOG.warning("round %d: client %d does not help to unmask: %s", self.clock.round + 1, member, why)
-        held = {member: publics[member] for member in sealed}
-        total = numbers(unmask(masked, held, shares.given, threshold(len(self.clock.who))), self.layout)
-        upload = upload_of(total, len(masked))
-        declared = self.declared(self.clock._replace(who=tuple(masked)))
+        total = self._unmasked(masked, {member: publics[member] for member in sealed})
+        turn = self._summed(total, sorted(masked), broadcast)
+        return Answers(dict.fromkeys(masked, turn), left_out, Traffic())
+
+    def _unmasked(self, masked: Mapping[int, Words], publics: Mapping[int, bytes]) -> dict[str, Tensor]:
+        """The sum, if enough clients agree to it; who leaves now stays in it."""
+        least, there = threshold(len(self.clock.who)), {"there": sorted(masked)}
+
+        def enough(
+            kind: str, members: Collection[int], told: dict[str, Any], read: Reader[T], done: str
+        ) -> dict[int, T]:
+            answers = self._ask(dict.fromkeys(members, kind), None, read, lambda _: told)
+            reasons = "; ".join(f"client {member}: {why}" for member, why in sorted(answers.left_out.items()))
+            if len(answers.given) < least:
+                raise UnmaskError(f"{len(answers.given)} clients have {done}, and {least} are needed ({reasons})")
+            if reasons:
+                LOG.warning("round %d: not all have %s: %s", self.clock.round + 1, done, reasons)
+            return answers.given
+
+        signed = enough("query.agree", masked, there, self._read_signature, "agreed to the sum")
+        read = partial(self._read_book, "told", SHARE, lambda _: publics.keys())
+        shown = {"signatures": spelt(signed), **self._certificates(signed)}
+        told = enough("query.unmask", signed, shown, read, "helped to unmask the sum")
+        return numbers(unmask(masked, publics, told, least), self.layout)
+
+    def _certificates(self, members: Collection[int]) -> dict[str, dict[str, str]]:
+        """By which clients know each other's keys; the server could not make any."""
+        if not self.settings.members:
+            return {}
+        admitted = MembersFile(Path(self.settings.members)).read()
+        return {"certificates": {str(k): admitted[k].certificate for k in members if k in admitted}}
+
+    def _summed(self, total: Mapping[str, Tensor], there: Sequence[int], broadcast: Broadcast) -> TrainReply:
+        """What the sum stands for; with differential privacy nobody tells a loss."""
+        if self.private is not None:
+            deviation = share_deviation(self.private, len(self.clock.who)) * math.sqrt(len(there))
+            clip, clients = self.private.clip or 0.0, self.private.number_of_clients
+            return TrainReply(released(total, self.like, broadcast, clip, clients, deviation), 0.0)
+        upload = upload_of(total, len(there))
+        declared = self.declared(self.clock._replace(who=tuple(there)))
         for why in refusals(upload, broadcast, declared).values():
             raise UnmaskError(f"the sum is of no use: {why}")
-        turn = TrainReply(upload, float(total["loss"]) / len(masked))
-        return Answers(dict.fromkeys(masked, turn), left_out, Traffic())
+        return TrainReply(upload, float(total["loss"]) / len(there))
 
     def _together(self, uploads: Sequence[Upload]) -> Upload:
         return uploads[0]
 
-    def _read_keys(self, member: int, facts: Mapping[str, Any], data: bytes) -> bytes:  # noqa: ARG002
+    def _read_keys(self, member: int, facts: Mapping[str, Any], data: bytes) -> SignedKeys:
         public = read_book({member: facts.get("public")}, PUBLIC)[member]
         if not usable(public):  # or those who try it would be left out, and not who sent it
             raise RefusedError("its keys are none")
-        return public
+        return SignedKeys(public, self._read_signature(member, facts, data))
+
+    def _read_signature(self, member: int, facts: Mapping[str, Any], data: bytes) -> bytes:  # noqa: ARG002
+        return read_book({member: facts.get("signature")}, SIGNATURE)[member]
 
     def _read_book(
         self,

@@ -18,9 +18,9 @@ from protofed.deploy.connections import AWAY, Connections
 from protofed.deploy.follow_run import HINT, HOPELESS
 from protofed.deploy.remote import Remote
 from protofed.deploy.secure_remote import Secure
-from protofed.deploy.server_settings import ELSEWHERE, Settings, check_out
+from protofed.deploy.server_settings import Settings, check_out, elsewhere
 from protofed.deploy.wire import OLDEST, PROTOCOL
-from protofed.engines.private import made_up_upload
+from protofed.engines.private import check_over_a_network, made_up_upload, privacy_over_a_network
 from protofed.errors import DivergedError, HopelessError, LostError, UserError, missing_value, misused
 from protofed.evaluation.names import SHOTS, asked_metrics
 from protofed.experiment import Experiment
@@ -35,10 +35,6 @@ from protofed.runs.run import Run
 from protofed.runs.setup import prepare
 from protofed.server.participation import participants
 from protofed.trust.screening import SLOTS, Schema
-from protofed.trust.secagg import (
-    added,
-    layout_of,
-)
 from protofed.trust.summation import summed
 
 STAND_IN = "digits"
@@ -98,15 +94,16 @@ def check(experiment: Experiment) -> None:
     asked_metrics(experiment, None)
     if method.exchanges_public and experiment.public is None:
         raise missing_value("--public", f"{method.name} needs a public dataset, such as digit-domains")
-    for name in ELSEWHERE:
-        if getattr(experiment, name) != getattr(Experiment, name):
-            raise UserError(f"--{name}", getattr(experiment, name), "it is not for runs over a network")
+    for name in elsewhere(experiment):
+        raise UserError(f"--{name}", getattr(experiment, name), "it is not for runs over a network")
     if experiment.secure:
         summed(method, "--secure")
         if experiment.defence != "none":
             raise UserError("--defence", experiment.defence, "with --secure the server sees nobody's own upload")
         if (number := len(participants(experiment, experiment.number_of_clients, 0))) < 2:
             raise misused("--secure", f"a sum over {number} client hides nothing", hint="raise --participation")
+    if experiment.hides_clients:
+        check_over_a_network(experiment, method)
 
 
 def _label(clients: Connections) -> NetworkLabel:
@@ -131,8 +128,9 @@ def _prepared(experiment: Experiment, clients: Connections, said: NetworkLabel) 
     stand_ins = [_stand_in(shape) for shape in shapes]
     looks = method_class(experiment.method).uses_public  # then the server's own images are what the method is about
     public = experiment.public if looks or experiment.public is None else STAND_IN
+    plain = experiment.without_privacy()  # the noise of which is no engine's business here
     local = dataclasses.replace(
-        experiment, engine="sequential", width=None, device="cpu", secure=False, public=public, data_dir=None
+        plain, engine="sequential", width=None, device="cpu", secure=False, public=public, data_dir=None
     )
     federation = Federation(tuple(stand_ins), tuple(said["classes"]), tuple(said["domains"]))
     by_size = {*SHOTS} & {*asked_metrics(experiment, federation.classes)}
@@ -140,17 +138,20 @@ def _prepared(experiment: Experiment, clients: Connections, said: NetworkLabel) 
         why = f"{', '.join(sorted(by_size))} would need everybody's number of samples of each class, which nobody tells"
         raise UserError("--metrics", experiment.metrics, why)
     setup = prepare(local, federation=federation)
-    method, group = setup.method, setup.engine.groups[0]
+    group = setup.engine.groups[0]
     upload = made_up_upload(setup.engine, group, len(said["classes"]))[1].reorder(torch.tensor([0]))
+    privacy = privacy_over_a_network(
+        experiment, setup.engine, lambda number: participants(experiment, experiment.number_of_clients, number)
+    )
+    setup = dataclasses.replace(setup, experiment=experiment, privacy=privacy)
     if experiment.secure:
-        layout = layout_of(added(upload, 0.0, summed(method, "--secure")))
-        remote: Remote = Secure(setup, clients, layout)
+        remote: Remote = Secure(setup, clients, upload)
     else:
         sent = made_up_upload(setup.engine, group, classes=1)[1]
         means = all(found.vectors.shape[-2] == 1 for found in sent.prototypes.values())
         kind = Remote if experiment.async_ is None else AsynchronousRemote
         remote = kind(setup, clients, Schema.of(upload.client(0), slots=1 if means else SLOTS))
-    return Run(dataclasses.replace(setup, experiment=experiment), remote)
+    return Run(setup, remote)
 
 
 def _stand_in(shape: Shape) -> Client:

@@ -19,8 +19,17 @@ WHOLE = re.compile("[0-9]{1,20}")
 """Numbers of clients and of nodes, which have 64 bits."""
 
 
-ELSEWHERE = ("drift", "encoder", "start", "novel", "attack", "privacy", "delays")
-"""Options that runs over a network do not have: servers do not ask for them, and clients refuse them."""
+ELSEWHERE = ("drift", "encoder", "start", "novel", "attack", "delays")
+"""Options that runs over a network do not have."""
+
+
+def elsewhere(experiment: Experiment) -> list[str]:
+    """The options of an experiment that are not for runs over a network: no server asks, and clients refuse them.
+
+    The noise of --privacy example is drawn by clients from the seed, which the server knows.
+    """
+    found = [name for name in ELSEWHERE if getattr(experiment, name) != getattr(Experiment, name)]
+    return [*found, "privacy"] if experiment.hides_examples else found
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,7 @@ class Settings:
     deadline: float = 600.0  # seconds that clients have to answer
     wait: float = 120.0  # seconds to wait for all clients at the beginning, and for the minimum later
     nodes: str = ""  # JSON file with the node of each client, where that is known from their keys
+    members: str = ""  # JSON file of who was admitted, by whose certificates clients check each other's signatures
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Settings:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from protofed.messages import Message
 
-OLDEST, PROTOCOL = 7, 7
+OLDEST, PROTOCOL = 8, 8
 """Of the form of messages: what can be spoken here. A run speaks the highest that its server and clients all can."""
 Range = tuple[int, int]
 """The oldest and the newest form that somebody speaks."""

@@ -125,10 +125,7 @@ class ClientLevel(Privacy):
 
     def __init__(self, experiment: Experiment, engine: Engine, encoder: Encoder | None, who: Who) -> None:
         super().__init__(experiment, engine, encoder, who)
-        summed(engine.method, "--privacy client")
-        if experiment.defence != "none":
-            why = "it compares clients, so that one of them could change more than its own clipped part"
-            raise UserError("--defence", experiment.defence, f"with --privacy client {why}")
+        check_client_level(experiment, engine.method)
 
     def cost(self, rounds: Sequence[Sequence[int]]) -> float:
         """Every client takes part in a round with the same probability."""
@@ -138,6 +135,29 @@ class ClientLevel(Privacy):
     def release(self, uploads: Upload, sent: Broadcast, clock: Clock) -> Upload:
         """The noisy mean: of the number of clients that are expected, not of those that came."""
         return private_sum(uploads, sent, self.experiment.participation * clock.clients, self.experiment, clock.round)
+
+
+class TrustedServer(ClientLevel):
+    """Client-level over a network: the server is trusted with each upload, and draws noise that no seed tells."""
+
+    def release(self, uploads: Upload, sent: Broadcast, clock: Clock) -> Upload:
+        """The noisy mean, as `private_sum` makes it, from whole numbers."""
+        from protofed.trust.integer_noise import noisy_sum, released  # and cryptography, of the extra flower
+
+        clip = self.experiment.clip or 0.0
+        total = noisy_sum(uploads, sent, self.experiment)
+        expected = self.experiment.participation * clock.clients
+        return released(total, uploads, sent, clip, expected, self.experiment.noise * clip)
+
+
+class UnderMasks(ClientLevel):
+    """Client-level with secure aggregation: the sum has its noise before the server knows it."""
+
+    noisy_counts: ClassVar[bool] = True
+
+    def release(self, uploads: Upload, sent: Broadcast, clock: Clock) -> Upload:  # noqa: ARG002
+        """The sum was noised under its masks."""
+        return uploads
 
 
 class ExampleLevel(Privacy):
@@ -251,6 +271,36 @@ class ExampleLevel(Privacy):
 
     def _refusal(self, why: str) -> UserError:
         return UserError("--method with --privacy example", self.engine.method.name, why)
+
+
+def check_client_level(experiment: Experiment, method: Method) -> None:
+    """Refuse what needs more of clients than the sum of what they add."""
+    summed(method, "--privacy client")
+    if experiment.defence != "none":
+        why = "it compares clients, so that one of them could change more than its own clipped part"
+        raise UserError("--defence", experiment.defence, f"with --privacy client {why}")
+
+
+def check_over_a_network(experiment: Experiment, method: Method) -> None:
+    """Refuse client-level privacy that cannot be had over a network, before a client is asked for anything."""
+    from protofed.trust.integer_noise import check_noise, share_deviation  # and cryptography, of the extra flower
+
+    check_client_level(experiment, method)
+    if experiment.secure and experiment.participation < 1:
+        why = "with --secure --privacy client the server knows who takes part, so that sampling saves nothing"
+        raise UserError("--participation", experiment.participation, why)
+    whole = experiment.noise * (experiment.clip or 0.0)
+    check_noise(experiment, share_deviation(experiment, experiment.number_of_clients) if experiment.secure else whole)
+
+
+def privacy_over_a_network(experiment: Experiment, engine: Engine, who: Who) -> Privacy | None:
+    """What an experiment asks for that is played over a network, if it can be had there."""
+    if not experiment.hides_clients:
+        return None
+    kind = UnderMasks if experiment.secure else TrustedServer
+    found = kind(experiment, engine, None, who)
+    found.check_budget()
+    return found
 
 
 def privacy_of(experiment: Experiment, engine: Engine, encoder: Encoder | None, who: Who) -> Privacy | None:

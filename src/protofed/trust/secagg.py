@@ -1,20 +1,22 @@
 """Secure aggregation: the server learns the sum of what clients add, and of no client what it added.
 
-Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017. A round has four steps:
+Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017, in the version for a
+server that need not follow the protocol. A round has five steps:
 
-1. `Member.keys`: every client makes fresh keys and sends the public ones.
+1. `Member.keys`: every client makes fresh keys and sends the public ones, signed.
 2. `Member.share`: it splits its two secrets into shares for all others, sealed so that the server only carries them.
 3. `Member.mask`: it sends y_u = x_u + PRG(b_u) + Σ_{v>u} PRG(s_uv) − Σ_{v<u} PRG(s_uv) modulo 2^64.
-4. `Member.reveal`: of who has sent y it reveals its share of b, of who has not its share of the key behind the s_uv;
-   `unmask` takes the masks off the sum.
+4. `Member.agree`: it signs who is said to have sent y.
+5. `Member.reveal`: if enough others have signed the same, it reveals of who has sent y its share of b, of who has not
+   its share of the key behind the s_uv; `unmask` takes the masks off the sum.
 
-What is assumed. The server does as it should, but keeps and combines all that it sees (honest but curious), together
-with up to t − 1 clients: it then learns the sum of the others. Nobody signs the public keys: the transport tells the
-server which client it talks to, but clients hear of each other through the server, and one that exchanges keys on the
-way is not noticed. A server that lies about who has dropped out is held off by two things: a client reveals one kind
-of share of each client, once, and only for a sum of t clients or more; and t > n/2, so that there are no two groups of
-t clients for the two kinds. With c clients that tell both it takes 2t > n + c; t is ⌊n/2⌋ + 1, so c is 0, or 1 for an
-even n. A round that is played again is summed over the same clients or not at all: two sums differ by what some added.
+What is assumed. Clients know each other's public keys for signatures (signatures.py): then a server that exchanges keys
+on the way, or tells clients of different sets, gets no sum. Where they do not know them, it must do as it should
+(honest but curious), for clients hear of each other through it alone. Together with up to t − 1 clients it learns the
+sum of the others. A client reveals one kind of share of each client, once, and only for a sum of t clients or more; and
+t > n/2, so that there are no two groups of t clients for the two kinds. With c clients that tell both it takes 2t > n +
+c; t is ⌊n/2⌋ + 1, so c is 0, or 1 for an even n. A round that is played again is summed over the same clients or not at
+all: two sums differ by what some added.
 
 Clients are trusted: one that adds nonsense spoils the sum, and wrong shares end the round (they are noticed).
 """
@@ -197,8 +199,11 @@ class Member:
     number: int
     who: list[int]  # was to take part in the round
     round: int
+    run: str = ""
     summed: dict[int, list[int]] = field(default_factory=dict)  # by round: the only clients whose sum may be known
     step: str = "new"
+    beginning: str = ""  # a digest of what it trained from
+    agreed: list[int] = field(default_factory=list)  # whose sum it helps to unmask
     sealing: bytes = field(default_factory=lambda: os.urandom(SECRET), repr=False)
     masking: bytes = field(default_factory=lambda: os.urandom(SECRET), repr=False)  # s_u
     seed: bytes = field(default_factory=lambda: os.urandom(SECRET), repr=False)  # b_u
@@ -206,12 +211,14 @@ class Member:
     held: dict[int, bytes] = field(default_factory=dict, repr=False)  # by client: its shares of b and of s
 
     @classmethod
-    def begin(cls, number: int, who: Collection[int], number_of_round: int, before: Member | None) -> Member:
+    def begin(
+        cls, number: int, who: Collection[int], number_of_round: int, before: Member | None, run: str = ""
+    ) -> Member:
         """With new secrets, whatever became of those before; not for a round that is too old to be remembered."""
         summed = {} if before is None else before.summed
         if summed and number_of_round <= max(summed) - REMEMBERED:
             raise RefusedError(f"round {number_of_round + 1} is long over")
-        return cls(number, sorted(set(who)), number_of_round, summed)
+        return cls(number, sorted(set(who)), number_of_round, run, summed)
 
     def keys(self) -> bytes:
         """Step 1: public keys for sealing and for masks, and a digest of b, by which wrong shares are noticed."""
@@ -251,16 +258,24 @@ class Member:
         self.sealing = self.masking = self.seed = b""
         return masked
 
-    def reveal(self, there: Collection[int]) -> dict[int, bytes]:
-        """Step 4: of those whose sum is asked for a share of b, of the others of s; never both, and never again."""
+    def agree(self, there: Collection[int]) -> None:
+        """Step 4: these are said to have sent y; it helps to unmask their sum, and no other."""
         there = set(there)
         self._check(there)
         if not there <= self.held.keys():
             raise RefusedError("it is asked for the sum of clients without shares")
         if self.summed.get(self.round, sorted(there)) != sorted(there):
             raise RefusedError(f"round {self.round + 1} has been summed over other clients")
-        self._take("masked", "done")
-        self.summed[self.round] = sorted(there)
+        self._take("masked", "agreed")
+        self.agreed = sorted(there)
+
+    def reveal(self, signed: Collection[int]) -> dict[int, bytes]:
+        """Step 5, if these have agreed too: of who is in the sum a share of b, of the others of s; never both."""
+        there = set(self.agreed)
+        if not set(signed) <= there or len(set(signed)) < threshold(len(self.who)):
+            raise RefusedError(f"{len(set(signed) & there)} clients have agreed to this sum: too few")
+        self._take("agreed", "done")
+        self.summed[self.round] = self.agreed
         self.summed = {number: self.summed[number] for number in sorted(self.summed)[-REMEMBERED:]}
         told = {member: both[:SHARE] if member in there else both[SHARE:] for member, both in self.held.items()}
         self.end()
@@ -270,6 +285,15 @@ class Member:
         """The round is over, or goes on without this client; nothing of it is needed any longer."""
         self.step, self.sealing, self.masking, self.seed = "done", b"", b"", b""
         self.publics, self.held = {}, {}
+
+    def says_keys(self, number: int, public: bytes) -> bytes:
+        """What a client signs in step 1."""
+        return self._statement("keys", number, public.hex())
+
+    def says_set(self) -> bytes:
+        """What all sign in step 4: for these keys, which are no other attempt's, whose sum is unmasked."""
+        publics = hashlib.sha256(b"".join(self.publics[member] for member in sorted(self.publics))).hexdigest()
+        return self._statement("set", sorted(self.publics), publics, self.agreed)
 
     def encode(self) -> bytes:
         """For the client's memory, between two steps."""
@@ -285,6 +309,9 @@ class Member:
             found[name] = {int(member): bytes.fromhex(text) for member, text in found[name].items()}
         found["summed"] = {int(number): who for number, who in found["summed"].items()}
         return cls(**found)
+
+    def _statement(self, *what: object) -> bytes:
+        return json.dumps(["protofed secure aggregation", self.run, self.round, self.who, *what]).encode()
 
     def _take(self, before: str, after: str) -> None:
         if self.step != before:
@@ -318,7 +345,7 @@ def unmask(
 ) -> Words:
     """The server's part: the sum of the rows under the masks.
 
-    `publics` are the keys of all who took step 2, and `told` what those revealed who took step 4.
+    `publics` are the keys of all who took step 2, and `told` what those revealed who took step 5.
     """
     for step, there in (("sent what they add", masked), ("helped to unmask the sum", told)):
         if len(there) < least:

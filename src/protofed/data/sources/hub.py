@@ -20,7 +20,7 @@ from protofed.data.sources.image_files import SIDE
 from protofed.data.sources.table_files import AT_ONCE, TableFile
 from protofed.data.sources.tables import TableOptions, dataset_from, label_among, rows_of
 from protofed.data.text_encoding import Tokenising
-from protofed.errors import UserError, listed
+from protofed.errors import UserError, listed, missing_value
 
 READERS = ("arrow", "cache", "csv", "imagefolder", "json", "parquet", "text")
 """Parts of the package that read files; others may unpickle what they find."""
@@ -175,8 +175,7 @@ def hub(name: str, options: TableOptions) -> Hub:
     if options.label is None:
         classes = [column for column, feature in features.items() if _names(feature)]
         if len(classes) > 1:
-            why = f"name the column of the classes: it has {listed(classes)}"
-            raise UserError("--label", None, why)
+            raise missing_value("--label", f"name the column of the classes: it has {listed(classes)}")
         label = classes[0] if classes else label_among(Path(name), [*features], None)
         options = dataclasses.replace(options, label=label)
     return Hub(name, parts, options, options.roles(Path(name), [*features]))
