@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message, Metadata, RecordDict
-from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from protofed.deploy.bare_grid import BareGrid
 from protofed.deploy.flower_client import app
 from protofed.deploy.records import from_records, to_records
 from protofed.deploy.wire import pack
 
 
-class Loopback(Grid):
+class Loopback(BareGrid):
     """`trouble` may change an answer, or swallow it."""
 
     def __init__(self, nodes: dict[int, dict[str, Any]], trouble: Callable[[Message], list[Message]] | None = None):
@@ -27,25 +27,9 @@ class Loopback(Grid):
         self.answers: list[Message] = []
         self.asked: list[Message] = []
 
-    def set_run(self, run: Any) -> None:
-        """Not used."""
-
-    @property
-    def run(self) -> Any:
-        """Not used."""
-        return None
-
-    def create_message(self, *_: Any, **__: Any) -> Message:
-        """Not used."""
-        raise NotImplementedError
-
     def get_node_ids(self) -> list[int]:
         """Who is there."""
         return [node for node in self.contexts if node not in self.offline]
-
-    def get_nodes(self) -> Any:
-        """Not used."""
-        raise NotImplementedError
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Every message is answered at once."""
@@ -66,10 +50,6 @@ class Loopback(Grid):
         """What has come for these, and some that nobody waits for."""
         found, self.answers = self.answers, []
         return found
-
-    def send_and_receive(self, *_: Any, **__: Any) -> Any:
-        """Not used."""
-        raise NotImplementedError
 
 
 def packed(*what: Any) -> RecordDict:

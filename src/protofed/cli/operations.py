@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import time
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from protofed.cli.common import Json, command, whole
+from protofed.cli.common import Json, command
 from protofed.cli.deploy import Dir, group
-from protofed.errors import UserError, misused
+from protofed.cli.watch import Once, Port, Serve, show
+from protofed.errors import UserError
 
-SECONDS = 1.0
-"""Between two looks at the events."""
 Side = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the federation, or of a client.")]
 
 
@@ -53,40 +51,13 @@ def audit_command(
 
 
 @command("watch", "deploy watch federation", group)
-def deploy_watch_command(
-    folder: Dir,
-    once: Annotated[bool, typer.Option("--once", help="Show it as it is now, and end.")] = False,
-    serve: Annotated[bool, typer.Option("--serve", help="On a web page for this machine, until Ctrl-C.")] = False,
-    port: Annotated[
-        str | None, typer.Option("--port", metavar="INT", help="Of the page. [default: a free one]")
-    ] = None,
-) -> None:
+def deploy_watch_command(folder: Dir, once: Once = False, serve: Serve = False, port: Port = None) -> None:
     """Show who has answered and who is awaited, until Ctrl-C."""
-    from rich.live import Live
-
     from protofed.deploy import situation
     from protofed.deploy.federation import FederationFolder
-    from protofed.internal.loopback import HERE
-    from protofed.report.terminal import console
 
-    if once and serve:
-        raise misused("--once", "it does not go with --serve, which shows the federation until Ctrl-C")
-    if port is not None and not serve:
-        raise UserError("--port", port, "it is the port of a page, and only --serve makes one", hint="add --serve")
     watching = situation.Watching(FederationFolder.open(folder))
-    if once:
-        situation.table(watching.look()).print()
-        return
-    with suppress(KeyboardInterrupt):
-        if serve:
-            with situation.page(watching, whole("--port", port, 0)) as page:
-                print(f"http://{HERE}:{page.server_address[1]}/", flush=True)
-                page.serve_forever()
-            return
-        with Live(situation.table(watching.look()), console=console(), auto_refresh=False) as live:
-            while True:
-                time.sleep(SECONDS)
-                live.update(situation.table(watching.look()), refresh=True)
+    show(lambda: (situation.table(watching.look()), False), partial(situation.page, watching), once, serve, port)
 
 
 @command("package", "deploy package federation --out package", group)

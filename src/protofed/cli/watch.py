@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from protofed.cli.common import command, whole
 from protofed.errors import UserError, misused
 
+if TYPE_CHECKING:
+    from protofed.report.terminal import TextTable
+
 SECONDS = 1.0
 """Between two looks at the files."""
+Once = Annotated[bool, typer.Option("--once", help="Show how it is now, and end.")]
+Serve = Annotated[bool, typer.Option("--serve", help="On a web page for this machine, until Ctrl-C.")]
+Port = Annotated[str | None, typer.Option("--port", metavar="INT", help="Of the page. [default: a free one]")]
 
 
 @command("watch", "watch runs/compare-digits")
@@ -21,35 +30,57 @@ def watch_command(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="The folder of a run, comparison, sweep or reproduction.")
     ],
-    once: Annotated[bool, typer.Option("--once", help="Show how it is now, and end.")] = False,
-    serve: Annotated[bool, typer.Option("--serve", help="On a web page for this machine, until Ctrl-C.")] = False,
-    port: Annotated[
-        str | None, typer.Option("--port", metavar="INT", help="Of the page. [default: a free one]")
-    ] = None,
+    once: Once = False,
+    serve: Serve = False,
+    port: Port = None,
 ) -> None:
     """Show runs in progress, until they have ended."""
+    from protofed.report import watch
+
+    def look() -> tuple[TextTable, bool]:
+        view = watch.look(folder)
+        return watch.table(view), view.ended
+
+    show(look, partial(watch.server, folder), once, serve, port)
+
+
+def show(
+    look: Callable[[], tuple[TextTable, bool]],
+    page: Callable[[int], ThreadingHTTPServer],
+    once: bool,
+    serve: bool,
+    port: str | None,
+) -> None:
+    """Show what changes: in the terminal until it has ended, or on a page until Ctrl-C.
+
+    Args:
+        look: a table of how it is now, and whether it has ended.
+        page: the page at a port, 0 for any that is free.
+        once: show it once only.
+        serve: on the page.
+        port: the page's.
+    """
     from rich.live import Live
 
     from protofed.internal.loopback import HERE
-    from protofed.report import watch
     from protofed.report.terminal import console
 
     if once and serve:
-        raise misused("--once", "it does not go with --serve, which shows runs until Ctrl-C")
+        raise misused("--once", "it does not go with --serve, which goes on until Ctrl-C")
     if port is not None and not serve:
         raise UserError("--port", port, "it is the port of a page, and only --serve makes one", hint="add --serve")
-    view = watch.look(folder)
+    number, (table, ended) = whole("--port", port, 0), look()
     if once:
-        watch.table(view).print()
+        table.print()
         return
     with suppress(KeyboardInterrupt):
         if serve:
-            with watch.server(folder, whole("--port", port, 0)) as page:
-                print(f"http://{HERE}:{page.server_address[1]}/", flush=True)
-                page.serve_forever()
+            with page(number) as served:
+                print(f"http://{HERE}:{served.server_address[1]}/", flush=True)
+                served.serve_forever()
             return
-        with Live(watch.table(view), console=console(), auto_refresh=False) as live:
-            while not view.ended:
+        with Live(table, console=console(), auto_refresh=False) as live:
+            while not ended:
                 time.sleep(SECONDS)
-                view = watch.look(folder)
-                live.update(watch.table(view), refresh=True)
+                table, ended = look()
+                live.update(table, refresh=True)

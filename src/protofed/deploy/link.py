@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from flwr.app import Error, Message, Metadata
 from flwr.app.message import make_message, remove_content_from_message
@@ -24,7 +24,6 @@ from flwr.common.constant import (
     SubStatus,
 )
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
-from flwr.serverapp import Grid
 from flwr.supercore.constant import NOOP_FEDERATION_ID, SYSTEM_MESSAGE_TYPE, NodeStatus, TaskType
 from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import (
@@ -39,6 +38,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
 
+from protofed.deploy.bare_grid import BareGrid
 from protofed.deploy.wire import LARGEST, LOST
 
 
@@ -136,7 +136,7 @@ class Arriving(NamedTuple):
     parts: dict[str, bytes]
 
 
-class LinkGrid(Grid):
+class LinkGrid(BareGrid):
     """Flower's grid on the state itself, without a connection in between."""
 
     def __init__(self, state: SqlLinkState, run: int, check: Callable[[], None]) -> None:
@@ -208,25 +208,10 @@ class LinkGrid(Grid):
         message.metadata.__dict__["_message_id"] = number
         return message
 
-    def set_run(self, run: Run) -> None:
-        """Not used."""
-
     @property
     def run(self) -> Run:
         """Flower's record of the run."""
         return self.state.get_run_info(run_ids=[self.number])[0]
-
-    def create_message(self, *_: Any, **__: Any) -> Message:
-        """Not used."""
-        raise NotImplementedError
-
-    def get_nodes(self) -> Any:
-        """Not used."""
-        raise NotImplementedError
-
-    def send_and_receive(self, *_: Any, **__: Any) -> Any:
-        """Not used."""
-        raise NotImplementedError
 
 
 def _lost(about: Metadata, why: str) -> Message:

@@ -16,6 +16,7 @@ from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from protofed.deploy.bare_grid import BareGrid
 from protofed.deploy.connections import MOST_SAMPLES
 from protofed.deploy.events import Events, shown
 from protofed.deploy.records import parts_of, size_of
@@ -97,7 +98,7 @@ class RecordedRun:
         return {"run": self.name, "method": self.experiment.method, "out": str(self.out)}
 
 
-class RecordedGrid(Grid):
+class RecordedGrid(BareGrid):
     """A grid whose messages are recorded.
 
     Args:
@@ -156,21 +157,6 @@ class RecordedGrid(Grid):
     def run(self) -> Any:
         """Flower's record of the run."""
         return self.grid.run
-
-    def set_run(self, run: Any) -> None:
-        """Not used."""
-
-    def create_message(self, *_: Any, **__: Any) -> Message:
-        """Not used."""
-        raise NotImplementedError
-
-    def get_nodes(self) -> Any:
-        """Not used."""
-        raise NotImplementedError
-
-    def send_and_receive(self, *_: Any, **__: Any) -> Any:
-        """Not used."""
-        raise NotImplementedError
 
 
 def _answered(content: RecordDict) -> dict[str, Any]:
