@@ -163,7 +163,7 @@ def test_what_nohup_has_ignored_stays_so() -> None:
 def test_init_makes_keys_that_only_their_owner_reads(tmp_path: Path) -> None:
     succeed(tmp_path, "deploy", "init", "federation", "--clients", "2", "--host", "example.org")
     folder = tmp_path / "federation"
-    secret = {"ca.key", "server.key", "key"}
+    secret = {"ca.key", "server.key", "key", "events.jsonl", "events.lock"}
     for path in folder.rglob("*"):
         if path.is_file():
             assert (stat.S_IMODE(path.stat().st_mode) & 0o077 == 0) == (path.name in secret), path

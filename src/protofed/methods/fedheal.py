@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -70,8 +70,8 @@ class FedHEAL(FedAvg):
         names = sorted(parameters(uploads.weights))  # over a network they come in another order
         moved = {name: uploads.weights[name] - old.weights[name] for name in names}
         far = torch.stack([flat(update).norm(dim=1) for update in moved.values()]).sum(0)
-        fresh = p.new_zeros(2, server.clock.clients)
-        known = old.kept.get("weights", fresh).clone()  # p and Δ of every client, 0 of those never seen
+        known = old.kept.get("weights", p.new_zeros(2, 0))  # p and Δ of every client, 0 of those never seen
+        known = with_rows(known, server.clock.clients, dim=1).clone()
         p = torch.where(known[0, who] > 0, known[0, who], p / p.sum())
         change = (1 - self.beta) * known[1, who] + self.beta * far / far.sum().clamp(min=torch.finfo(far.dtype).tiny)
         known[:, who] = torch.stack([p + change, change])
@@ -84,10 +84,6 @@ class FedHEAL(FedAvg):
             scaled = value + (value - old.weights[name]) * lost / (1 - lost)
             mean[name] = torch.where(kept.any(0), scaled, old.weights[name])
         return Broadcast(mean, kept={"weights": known})
-
-    def with_room(self, broadcast: Broadcast, clients: int) -> Broadcast:
-        """A new client begins as one that was never seen."""
-        return replace(broadcast, kept={name: with_rows(one, clients, dim=1) for name, one in broadcast.kept.items()})
 
 
 def _fit(turns: Tensor, like: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ Xu, Tong and Huang, ICLR 2023, arXiv 2306.11867.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -78,22 +78,13 @@ class FedPAC(FedAvg):
         for name in filter(is_head, weights):
             sent = uploads.weights[name]
             mixed = torch.tensordot(parts.to(sent.dtype), sent, dims=1)
-            old = previous.kept.get(HEADS + name)
-            if old is None:  # who never took part has the initial head
-                old = previous.weights[name].expand(clock.clients, *sent.shape[1:])
-            kept[HEADS + name] = old.index_put((who,), mixed)
+            known = previous.kept.get(HEADS + name, sent[:0])  # who never took part has the common head
+            heads = with_rows(known, clock.clients, fill=previous.weights[name])
+            kept[HEADS + name] = heads.index_put((who,), mixed)
         means = mean_over_holders(uploads.prototypes["means"], "samples")
         return Broadcast(weights, {"global": means}, kept=kept)
 
-    def with_room(self, broadcast: Broadcast, clients: int) -> Broadcast:
-        """A new client begins with the average of the heads."""
-        heads = {
-            name: with_rows(table, clients, fill=broadcast.weights[name.removeprefix(HEADS)])
-            for name, table in broadcast.kept.items()
-        }
-        return replace(broadcast, kept=heads)
-
     def send(self, broadcast: Broadcast, client: int) -> Broadcast:
-        """With the client's own head."""
-        heads = {name.removeprefix(HEADS): table[client] for name, table in broadcast.kept.items()}
+        """With the client's own head; with the average of all for one that has just joined."""
+        heads = {n.removeprefix(HEADS): table[client] for n, table in broadcast.kept.items() if client < len(table)}
         return Broadcast({**broadcast.weights, **heads}, broadcast.prototypes) if heads else broadcast

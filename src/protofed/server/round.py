@@ -94,8 +94,8 @@ class Round:
     epsilon: float | None = None  # None without --privacy; math.inf without noise
     most_clusters: int | None = None  # prototypes of a class at one client; None where clients look for one only
     undefined: Mapping[str, list[int]] = field(default_factory=dict)  # clients without a metric, where there are some
-    joined: Sequence[int] = ()  # from this round on, over a network
-    removed: Sequence[int] = ()
+    joined: Sequence[int] = field(default_factory=list)  # from this round on, over a network
+    removed: Sequence[int] = field(default_factory=list)
     tested: Sequence[int] | None = None  # the clients that `per_client` is of, if not all
     clock: float | None = None  # None without --delays or --async
     staleness: Sequence[int] | None = None  # of each participant; None without --async
