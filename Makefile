@@ -79,7 +79,7 @@ wheel: .venv/.tests-installed
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks $(if $(DATA),--data-dir $(DATA))
 
-# docs/results.md and its plots, from the JSON files in docs/results.
+# The pages of docs/results and their plot, from the JSON files there.
 results-page: .venv/.tests-installed
 	$(BIN)/python -m benchmarks.results_page
 

@@ -24,7 +24,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu, cuda or cuda:N")
     parser.add_argument("--data-dir", type=Path, help="folder with MNIST's files; without them images are random")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"), help="folder; what it holds is kept")
-    parser.add_argument("--page", type=Path, help="Markdown page whose marked part is written anew")
     parser.add_argument("--repeats", type=int, default=5, help="repeats, of which the median counts")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="start nothing after so many seconds")
     parser.add_argument("--report", action="store_true", help="measure nothing, only write the reports again")
@@ -69,8 +68,8 @@ def main(words: Sequence[str] | None = None) -> int:
         mine["workloads"][work.name] = {"title": work.title, **found}
         order = [known for known in names if known in mine["workloads"]]
         mine["workloads"] = {known: mine["workloads"][known] for known in order}
-        report.save(results, asked.out, asked.page)
-    report.save(results, asked.out, asked.page)
+        report.save(results, asked.out)
+    report.save(results, asked.out)
     print(report.markdown(results))
     return int(failed)
 

@@ -1,4 +1,4 @@
-"""python -m benchmarks.curves FOLDER SCORE...: the accuracies of a table's runs round by round, beside docs/results.md.
+"""python -m benchmarks.curves FOLDER SCORE...: the accuracies of a table's runs round by round, beside docs/results.
 
 A table shows one accuracy in the last round; why it is what it is may show in others, and in earlier rounds.
 """

@@ -10,10 +10,18 @@ from typing import Any
 
 import torch
 
+from tools.markdown import wrapped
+
 Results = dict[str, dict[str, Any]]
 """By machine: what it is, and its workloads by name."""
 
-BEGIN, END = "<!-- begin: written by python -m benchmarks -->", "<!-- end -->"
+HEAD = """# Measured performance
+
+Written by `python -m benchmarks`; [performance.md](../performance.md) says how it is measured and what it means.
+
+![Times as fast as the plain loop](performance.png)
+
+"""
 
 
 def machine(device: torch.device) -> tuple[str, dict[str, Any]]:
@@ -34,27 +42,24 @@ def read(path: Path) -> Results:
     return found
 
 
-def save(results: Results, folder: Path, page: Path | None) -> None:
-    """Everything, as performance.json, .md and .png, and between the marks of a page."""
+def save(results: Results, folder: Path) -> None:
+    """Everything, as performance.json, .md and .png."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "performance.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     (folder / "performance.md").write_text(markdown(results), encoding="utf-8")
     plot(results, folder / "performance.png")
-    if page is not None:
-        head, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-        page.write_text(f"{head}{BEGIN}\n\n{markdown(results)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 def markdown(results: Results) -> str:
-    """A section for each machine."""
-    return "\n".join(_section(name, found) for name, found in results.items())
+    """The page: a section for each machine."""
+    return wrapped(HEAD + "\n".join(_section(name, found) for name, found in results.items()))
 
 
 def _section(name: str, found: dict[str, Any]) -> str:
     about, workloads = found["about"], found["workloads"]
     gpu = about["device"] == "cuda"
     lines = [
-        f"### {name}",
+        f"## {name}",
         "",
         f"{about['cores']} cores, {about['threads']} threads, torch {about['torch']}, Python {about['python']}",
         "",

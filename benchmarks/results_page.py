@@ -1,6 +1,6 @@
-"""docs/results.md from its template and the JSON files beside it: every number on the page is computed here.
+"""The pages of docs/results from their templates and the JSON files beside them: every number is computed here.
 
-`python -m benchmarks.results_page` (or `make results-page`) writes the page and its plots.
+`python -m benchmarks.results_page` (or `make results-page`) writes the pages and their plot.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from protofed.report.plots import COLOURS
 from protofed.studies.papers import MEAN, PaperCell, find_target, read_paper, target_names
 from protofed.studies.reproduced import ACCURACIES, number
 from protofed.studies.study import SEEDS
+from tools.markdown import wrapped
 
 DOCS = Path(__file__).parent.parent / "docs"
-TEMPLATE = "results.md.j2"
+TEMPLATE = ".md.j2"
+"""How the name of a page's template ends, which is in the folder of the page."""
 ALONE = "alone"
 """Seconds of a round, by table and run, of runs that had the machine to themselves, and which: benchmarks.alone."""
 
@@ -281,7 +283,7 @@ class Page:
                 if cell["ours"] is not None and what in runs_of:
                     seeds = made[table["variant"] is None]
                     seeds[runs_of[what]] = max(table["seeds"], seeds.get(runs_of[what], 0))
-        head = ["table", "dataset", "runs", "of them otherwise, above", "rounds × epochs of a run", "data"]
+        head = ["table", "dataset", "runs", "by another protocol", "rounds × epochs of a run", "data"]
         lines = [_row(head), "|---|---|---:|---:|---|---|"]
         for name, dataset, cells in _parts():
             runs, otherwise, values = 0, 0, []
@@ -440,15 +442,19 @@ def _row(texts: Iterable[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
-def render(docs: Path = DOCS) -> str:
-    """The page."""
+def render(docs: Path = DOCS) -> dict[str, str]:
+    """The text of each page, by the name of its file."""
+    folder = docs / "results"
     world = Environment(
-        loader=FileSystemLoader(docs / "results"),
+        loader=FileSystemLoader(folder),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
         autoescape=False,
     )
-    return world.get_template(TEMPLATE).render(page=Page(docs / "results"))
+    return {
+        path.name.removesuffix(".j2"): wrapped(world.get_template(path.name).render(page=Page(folder)))
+        for path in sorted(folder.glob(f"*{TEMPLATE}"))
+    }
 
 
 def plot(page: Page, path: Path) -> None:
@@ -473,8 +479,9 @@ def plot(page: Page, path: Path) -> None:
 
 
 def main() -> None:
-    """Write the page and its plot."""
-    (DOCS / "results.md").write_text(render(), encoding="utf-8")
+    """Write the pages and their plot."""
+    for name, text in render().items():
+        (DOCS / "results" / name).write_text(text, encoding="utf-8")
     plot(Page(DOCS / "results"), DOCS / "results" / "worth.png")
 
 

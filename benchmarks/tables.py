@@ -1,4 +1,4 @@
-"""python -m benchmarks.tables: run the papers' tables that docs/results.md shows, and keep what came out beside it.
+"""python -m benchmarks.tables: run the papers' tables that docs/results shows, and keep what came out beside it.
 
 Each is a call of `protofed reproduce` into a folder of its own, which goes on where it stopped.
 """

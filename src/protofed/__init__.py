@@ -1,6 +1,6 @@
 """ProtoFed: federated prototype learning.
 
-The public interface is what `__all__` lists here and in the modules of docs/api.md. A public name changes only with a
+The public interface is what `__all__` lists here and in the modules of docs/api. A public name changes only with a
 note in CHANGELOG.md; everything else may change at any time.
 """
 

@@ -1,4 +1,4 @@
-"""What is made of other files and committed: the API page, the notebook, the typed options."""
+"""What is made of other files and committed: the API pages, the notebook, the typed options."""
 
 from __future__ import annotations
 
@@ -16,8 +16,17 @@ def test_the_typed_options_are_those_of_the_fields() -> None:
     assert {*Options.__annotations__, *typed_options.OWN} == {*options()}
 
 
-def test_the_api_page_is_that_of_the_docstrings() -> None:
-    assert api_page.PAGE.read_text(encoding="utf-8") == api_page.page(), "make api-page"
+def test_the_api_pages_are_those_of_the_docstrings() -> None:
+    kept = {path.name: path.read_text(encoding="utf-8") for path in api_page.FOLDER.glob("*.md")}
+    assert kept == api_page.pages(), "make api-page"
+
+
+def test_a_name_is_on_the_page_of_the_longest_address_that_fits() -> None:
+    pages = {item.name: api_page.page_of(item) for item in api_page.public("protofed.methods.base")}
+    assert (pages["Method"], pages["Turn"]) == ("method", "method-parts")
+    (dataset,) = [item for item in api_page.public("protofed.data") if item.name == "Dataset"]
+    with pytest.raises(LookupError, match=r"no page of PAGES .* is for elsewhere\.Dataset$"):
+        api_page.page_of(dataset._replace(origin="elsewhere"))
 
 
 def test_the_notebook_is_the_executed_script() -> None:

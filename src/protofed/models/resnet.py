@@ -58,7 +58,7 @@ def resnet10(shape: tuple[int, int, int], classes: int) -> ResNet:
     """ResNet-10 of FPL and FedSC: 3x3 stem at full resolution, no pooling.
 
     Its weights begin as torch draws them, as in their code; He's, about twice as large, cost FedAvg ten points on
-    Digit-5 (docs/results.md).
+    Digit-5 (docs/results).
     """
     return ResNet(classes, conv_norm(picture(shape)[0], 64, 3), nn.Identity(), (1, 1, 1, 1))
 
