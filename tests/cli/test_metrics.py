@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from protofed.report.html import content, gather
+from protofed.report.html import gather, looks
 from tests.support.command_line import TINY, invoke, refused, result_of, succeed
 
 METRICS = ("--metrics", "f1,ece,class=3,worst")
@@ -46,7 +46,7 @@ def test_a_comparison_has_a_column_a_metric(compared: tuple[Path, str]) -> None:
 
 def test_the_best_calibration_error_is_the_lowest(compared: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     folder, _ = compared
-    monkeypatch.setattr(content, "plane", lambda seen: [[1.0, 2.0]] * (len(seen.features) + len(seen.prototypes)))
+    monkeypatch.setattr(looks, "plane", lambda seen: [[1.0, 2.0]] * (len(seen.features) + len(seen.prototypes)))
     data: dict[str, Any] = gather([folder])
     for score, best in (("own/own/head:ece", min), ("own/own/head:f1", max)):
         means = {row["label"]: row["cells"][score]["mean"] for row in data["summary"]}

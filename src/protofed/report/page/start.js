@@ -1,0 +1,130 @@
+// The page: its head, a section for each component, and, in the viewer, news every few seconds.
+(() => {
+  const { make, components, control } = protofed;
+  const EVERY = 3000;  // milliseconds between two questions
+  const MOST = 100;  // runs that are compared at a time
+  const view = {
+    data: JSON.parse(document.getElementById("data").textContent),
+    score: null,
+    hidden: new Set(),  // lines that are not drawn
+    ticked: new Set(),  // runs that are compared, in the viewer
+    note: "",
+    colour: (n) => view.data.colours[n % view.data.colours.length],
+    place: (name) => Object.keys(view.data.lines || {}).indexOf(name),
+    lines: () => Object.keys(view.data.lines || {}),
+    shown: () => view.lines().filter((name) => !view.hidden.has(name)),
+    toggle: (name, alone) => {
+      const others = view.lines().filter((one) => one !== name);
+      if (alone) view.hidden = new Set(others.every((one) => view.hidden.has(one)) ? [] : others);
+      else if (!view.hidden.delete(name)) view.hidden.add(name);
+      view.redraw();
+    },
+    tick: (ids, on) => {
+      for (const id of ids) if (on && view.ticked.size < MOST) view.ticked.add(id); else if (!on) view.ticked.delete(id);
+      history.replaceState(null, "", `#runs=${[...view.ticked].join(",")}`);
+      view.redraw("runs");
+      news();
+    },
+    choose: (score) => { view.score = score; view.redraw(); },
+  };
+  const kept = Object.fromEntries(components.map(({ name }) => [name, { name }]));
+  const sections = new Map();
+
+  const head = () => {
+    const { data } = view, lines = view.lines();
+    const title = data.live ? data.title : lines.join(", ");
+    const facts = Object.entries(data.about || {}).map(([name, value]) => make("span", {}, `${name} `, make("b", {}, value)));
+    const said = [
+      ...(data.incomplete || []).map((text) => make("p", { class: "warning" }, `${text}; what follows is of the rounds it has.`)),
+      ...[...(data.tuning || []), ...(data.trust || [])].map((text) => make("p", {}, `${text}.`)),
+    ];
+    const again = data.commands && data.commands.length ? make("details", {}, make("summary", {}, "Run it again"), make("pre", { tabindex: 0 }, data.commands.join("\n"))) : null;
+    const scores = (data.scores || []).length ? control({ name: "score", label: "accuracy, model/test/rule (or :metric):", options: () => data.scores, value: () => data.score }, Object.assign(chosen, { name: "page" }), view, () => view.choose(chosen.score)) : null;
+    if (scores) view.score = chosen.score;
+    const links = components.filter(({ name }) => sections.get(name) && !sections.get(name).hidden).map(({ name, title: text }) => make("a", { href: `#${name}` }, text));
+    document.getElementById("top").replaceChildren(make("h1", {}, title), make("p", { id: "note", role: "status" }, view.note),
+      facts.length ? make("p", { class: "facts" }, facts) : "", ...said, again || "",
+      make("nav", { "aria-label": "sections" }, links), scores ? make("p", { class: "controls" }, scores) : "");
+  };
+  const chosen = {};
+
+  const draw = (spec) => {
+    const section = sections.get(spec.name), mine = kept[spec.name], [controls, figure, note] = section.children.length ? [...section.children].slice(1) : [];
+    const there = spec.there ? spec.there(view) : view.lines().length > 0;
+    section.hidden = !there;
+    if (!there) return;
+    const focused = section.contains(document.activeElement) ? document.activeElement.id : "";
+    controls.replaceChildren(...(spec.controls || []).map((one) => control(one, mine, view, () => draw(spec))));
+    const into = make("div", { class: "figure" });
+    figure.replaceWith(into);
+    spec.draw(into, view, mine);
+    const words = typeof spec.note === "function" ? spec.note(view) : spec.note || "";
+    note.textContent = words;
+    section.dataset.drawn = "yes";
+    if (focused) document.getElementById(focused)?.focus();
+  };
+  view.redraw = (name) => {
+    for (const spec of components) if (!name || spec.name === name) draw(spec);
+    if (!name) head();
+  };
+
+  for (const spec of components) {
+    const section = make("section", { id: spec.name, "aria-labelledby": `${spec.name}-title` }, make("h2", { id: `${spec.name}-title` }, spec.title), make("p", { class: "controls" }), make("div", { class: "figure" }), make("p", { class: "note" }));
+    sections.set(spec.name, section);
+  }
+  document.getElementById("main").replaceChildren(...sections.values());
+
+  let wide = window.innerWidth;
+  window.addEventListener("resize", () => { if (window.innerWidth !== wide) { wide = window.innerWidth; view.redraw(); } });
+  protofed.dark.addEventListener("change", () => view.redraw());
+
+  // The viewer: what the list says decides what else is asked for; nothing that has not changed is asked for again.
+  let listed = "", drawn = null, asking = false;
+  const ask = async (what) => {
+    const answer = await fetch(what);
+    if (!answer.ok) throw new Error((await answer.text()).slice(0, 500) || `${answer.status}`);
+    return answer.text();
+  };
+  const compared = async () => {
+    const rows = (view.data.runs || []).filter((row) => view.ticked.has(row.id));
+    const state = rows.map((row) => `${row.id} ${row.version}`).join();
+    if (state === drawn) return;
+    drawn = state;
+    if (!rows.length) { Object.assign(view.data, { lines: {}, scores: [], about: {}, incomplete: [], trust: [] }); view.redraw(); return; }
+    const query = `?runs=${rows.map((row) => row.id).join(",")}`;
+    const numbers = JSON.parse(await ask(`numbers.json${query}`));
+    Object.assign(view.data, numbers);
+    view.redraw();
+    Object.assign(view.data, JSON.parse(await ask(`details.json${query}`)));
+    view.redraw();
+  };
+  const news = async () => {
+    if (asking) return;
+    asking = true;
+    try {
+      const text = await ask("runs.json");
+      if (text !== listed) {
+        const first = !listed;
+        listed = text;
+        Object.assign(view.data, JSON.parse(text));
+        if (first && view.data.all) view.ticked = new Set(view.data.runs.slice(0, MOST).map((row) => row.id));
+        view.redraw("runs");
+      }
+      await compared();
+      view.note = view.data.progress || "";
+    } catch (error) {
+      drawn = null;
+      view.note = error instanceof TypeError ? "protofed does not answer; is it still running?" : error.message;
+    }
+    asking = false;
+    head();
+  };
+  if (view.data.live) {
+    const before = /^#runs=([0-9a-f,]+)$/.exec(location.hash);
+    if (before) { view.ticked = new Set(before[1].split(",")); view.data.all = false; }
+    view.redraw();
+    news();
+    setInterval(() => { if (!document.hidden) news(); }, EVERY);
+    document.addEventListener("visibilitychange", () => { if (!document.hidden) news(); });
+  } else view.redraw();
+})();
