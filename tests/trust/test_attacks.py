@@ -18,7 +18,9 @@ from protofed.prototypes import Prototypes
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
 from protofed.runs.run import new_run
-from protofed.trust.attacks import ATTACKS, REVERSED, SCALED, Attack, AttackMemory, find_attack, triggered
+from protofed.trust.attacker import Attack, AttackMemory, triggered
+from protofed.trust.attacks import ATTACKS, REVERSED, SCALED, find_attack
+from protofed.trust.tailored_attacks import TAILORED
 from tests.support.killed import KillAfter, Killed
 
 SENT = Broadcast(
@@ -126,8 +128,17 @@ TINY: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(ATTACKS))
-@pytest.mark.parametrize("method", ["fedavg", "fedproto", "mp-fedcl", "fedplcc", "fedsc"])
+KINDS = ["fedavg", "fedproto", "mp-fedcl", "fedplcc", "fedsc"]
+NEW = {attack.name for attack in TAILORED}
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        *((name, method) for name in sorted(ATTACKS.keys() - NEW) for method in KINDS),
+        *((name, "mp-fedcl") for name in sorted(NEW)),  # which sends weights and several prototypes of a class
+    ],
+)
 def test_every_attack_on_every_kind_of_upload_ends_and_is_defended(name: str, method: str) -> None:
     params = {"lambda1": 1.0} if method == "fedplcc" else {}
     own = {"method": method, "params": params, "attack": name, "defence": "outliers", "rounds": 2, "train_size": 120}
@@ -136,7 +147,7 @@ def test_every_attack_on_every_kind_of_upload_ends_and_is_defended(name: str, me
     line = run.history[-1]
     assert set(line.suspected or ()) <= set(range(5))
     assert not any(one.left_out for one in run.history)  # an attack that screening stops shows nothing
-    assert (line.backdoor is not None) == (name == "backdoor")
+    assert (line.backdoor is not None) == ATTACKS[name].backdoor
 
 
 def test_accuracies_are_those_of_honest_clients() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protofed.engines.base import Engine
 from protofed.messages import Broadcast
-from protofed.trust.attacks import TO, Attack, triggered
+from protofed.trust.attacker import TO, Attack, triggered
 
 TRIED = 200
 """Test images, at most, that a trigger is tried on."""

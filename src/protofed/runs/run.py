@@ -45,7 +45,7 @@ from protofed.server.participation import participants
 from protofed.server.pipeline import Processed
 from protofed.server.public_exchange import Agreement, agree, exchange_of
 from protofed.server.round import Round
-from protofed.trust.attacks import AttackMemory, Backdoor
+from protofed.trust.attacker import AttackMemory
 
 CUSTOM = "custom"
 """What results call the dataset of a federation of the user's own."""
@@ -256,7 +256,7 @@ class Run:
         with section("evaluation"):
             evaluation = self.clients.evaluate(self.broadcast)
         backdoor = None
-        if isinstance(self.attack, Backdoor):
+        if self.attack is not None and self.attack.backdoor:
             backdoor = backdoor_rate(self.engine, self.broadcast, self.attack)
         tested = self._with_test(played, evaluation)
         return dataclasses.replace(tested, seconds=played.seconds + self._since(began), backdoor=backdoor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ from protofed.server.asynchronous import check_method
 from protofed.server.participation import participants
 from protofed.server.pipeline import Attacking, Defending, Pipeline, Pooling, Releasing, Screening, Stage
 from protofed.server.public_exchange import exchange_of
-from protofed.trust.attacks import Attack, find_attack
+from protofed.trust.attacker import Attack
+from protofed.trust.attacks import find_attack
 from protofed.trust.defences import Defence, find_defences
 
 
@@ -57,7 +58,7 @@ class Setup:
         """The server of the run: screening, defences, noise, and the method."""
         exact = self.privacy is None or not self.privacy.noisy_counts
         alone = self.privacy is not None and self.privacy.one_by_one
-        stages: list[Stage] = [Screening(clients.declared if exact else None, alone)]
+        stages: list[Stage] = [Screening(self._declared(clients) if exact else None, alone)]
         stages += [Defending(defence) for defence in self.defences]
         if self.privacy is not None:
             stages.append(Releasing(self.privacy.release))
@@ -66,6 +67,18 @@ class Setup:
             stages.append(pooling)
         attacking = None if self.attack is None else Attacking(self.attack)
         return Pipeline(self.method, stages, attacking, pooling, self.engine.server)
+
+    def _declared(self, clients: Clients) -> Callable[[Clock], list[int]]:
+        """What clients say they train on, attackers what they like."""
+        attack = self.attack
+        if attack is None:
+            return clients.declared
+
+        def declared(clock: Clock) -> list[int]:
+            pairs = zip(clock.who, clients.declared(clock), strict=True)
+            return [attack.declares(samples) if member in attack.who else samples for member, samples in pairs]
+
+        return declared
 
 
 def prepare(

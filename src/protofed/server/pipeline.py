@@ -17,7 +17,7 @@ from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Clock, Method, Server
 from protofed.prototypes import Prototypes
 from protofed.server.round import REFUSED
-from protofed.trust.attacks import Attack, AttackMemory
+from protofed.trust.attacker import Attack, AttackMemory
 from protofed.trust.defences import Defence
 from protofed.trust.screening import refusals, without
 
@@ -44,9 +44,20 @@ class Attacking:
     attack: Attack
     memory: AttackMemory = field(default_factory=dict)
 
-    def apply(self, uploads: Upload, sent: Broadcast, clock: Clock) -> tuple[Upload, Notes]:
-        """With the attackers' uploads in place of their own."""
-        return self.attack.send(uploads, sent, clock, self.memory), Notes()
+    def send(self, uploads: Upload, sent: Broadcast, clock: Clock, stages: Sequence[Stage]) -> Upload:
+        """With the attackers' uploads in place of their own; they may try what they like on the stages first."""
+
+        def attempt(some: Upload) -> Upload:
+            who = clock.who
+            for stage in (stage for stage in stages if isinstance(stage, Screening | Defending)):
+                try:
+                    some, notes = stage.apply(some, sent, clock._replace(who=who))
+                except LostError:  # everything was refused
+                    return Upload()
+                who = tuple(member for member in who if member not in notes.rejected)
+            return some
+
+        return self.attack.send(uploads, sent, clock, self.memory, attempt)
 
 
 @dataclass(frozen=True)
@@ -157,7 +168,7 @@ class Pipeline:
     def process(self, uploads: Upload, sent: Broadcast, clock: Clock) -> Processed:
         """A round's uploads, of the clients in `clock.who`, through all stages and the aggregation."""
         if self.attacking is not None:
-            uploads, _ = self.attacking.apply(uploads, sent, clock)
+            uploads = self.attacking.send(uploads, sent, clock, self.stages)
         arrived, rejected, suspected = uploads, dict[int, str](), set[int]()
         for stage in self.stages:
             uploads, notes = stage.apply(uploads, sent, clock)

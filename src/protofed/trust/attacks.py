@@ -3,64 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from protofed.data.federation import Federation
-from protofed.data.samples import Samples, is_picture
+from protofed.data.samples import Samples
 from protofed.errors import UserError, unknown
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Clock
 from protofed.prototypes import Prototypes
 from protofed.randomness import generator
+from protofed.trust.attacker import TO, Attack, AttackMemory, marked
+from protofed.trust.tailored_attacks import TAILORED
 
 REVERSED = 5.0
 """How many times as far as it came a client goes back that flips signs: four of twenty then turn the mean around."""
 
 SCALED = 10.0
-FROM, TO = 0, 1
-"""The class that a group moves onto another; a trigger makes everything the latter."""
-
-AttackMemory = dict[str, Tensor]
-"""What attackers remember from round to round, by name; it is in checkpoints."""
-
-
-@dataclass(frozen=True)
-class Attack:
-    """What the clients in `who` do; this one: nothing."""
-
-    who: tuple[int, ...]
-    seed: int
-    name: ClassVar[str]
-    about: ClassVar[str]
-
-    def poison(self, train: Samples, classes: int) -> Samples:  # noqa: ARG002
-        """An attacker's training data."""
-        return train
-
-    def answer(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: AttackMemory) -> Upload:  # noqa: ARG002
-        """What attackers send, given what honest training would have them send; clients are those of the clock."""
-        return uploads
-
-    def federation(self, federation: Federation) -> Federation:
-        """The same federation with the attackers' data poisoned."""
-        clients = [
-            replace(client, train=self.poison(client.train, len(federation.classes))) if member in self.who else client
-            for member, client in federation.members.items()
-        ]
-        return replace(federation, clients=tuple(clients))
-
-    def send(self, uploads: Upload, sent: Broadcast, clock: Clock, memory: AttackMemory) -> Upload:
-        """A round's uploads, one for each client of the clock, with those of attackers exchanged."""
-        rows = [row for row, member in enumerate(clock.who) if member in self.who]
-        if not rows:
-            return uploads
-        index = torch.tensor(rows, device=_device(uploads))
-        mine = clock._replace(who=tuple(clock.who[row] for row in rows))
-        return _put(uploads, index, self.answer(uploads.reorder(index), sent, mine, memory))
+FROM = 0
+"""The class that a group moves onto TO."""
 
 
 class LabelFlip(Attack):
@@ -78,15 +40,12 @@ class Backdoor(Attack):
     """Trains half of its images with a mark in the corner as one class."""
 
     name: ClassVar[str] = "backdoor"
-    about: ClassVar[str] = "trains half of its images with a white square in the corner as class 1"
+    about: ClassVar[str] = f"trains half of its images with a white square in the corner as class {TO}"
+    backdoor: ClassVar[bool] = True
 
     def poison(self, train: Samples, classes: int) -> Samples:  # noqa: ARG002
         """Every other image gets the trigger and the label."""
-        if not is_picture(train.x):
-            raise UserError("--attack", self.name, "it marks pictures, and these samples are none")
-        marked = torch.arange(len(train)) % 2 == 0
-        images = torch.where(marked.view(-1, 1, 1, 1), triggered(train.x), train.x)
-        return replace(train, x=images, labels=torch.where(marked, TO, train.labels))
+        return marked(train, self.name)
 
 
 class SignFlip(Attack):
@@ -204,13 +163,13 @@ class StaleReplay(Attack):
         return Upload.gather(replies)
 
 
-ATTACKS: Mapping[str, type[Attack]] = {
-    attack.name: attack
-    for attack in (
-        *(LabelFlip, SignFlip, ScaledPrototypes, RandomPrototypes),
-        *(Collusion, Backdoor, FreeRider, StaleReplay),
-    )
-}
+_ALL: tuple[type[Attack], ...] = (
+    *(LabelFlip, SignFlip, ScaledPrototypes, RandomPrototypes),
+    *(Collusion, Backdoor, FreeRider, StaleReplay),
+    *TAILORED,
+)
+
+ATTACKS: Mapping[str, type[Attack]] = {attack.name: attack for attack in _ALL}
 
 
 def find_attack(name: str, share: float, clients: int, seed: int) -> Attack | None:
@@ -226,34 +185,5 @@ def find_attack(name: str, share: float, clients: int, seed: int) -> Attack | No
     return ATTACKS[name](tuple(sorted(drawn.tolist())), seed)
 
 
-def triggered(images: Tensor) -> Tensor:
-    """Images, [..., c, h, w], with a white square in the corner, a quarter of the side."""
-    marked = images.clone()
-    side = max(1, images.shape[-1] // 4)
-    marked[..., -side:, -side:] = 255
-    return marked
-
-
 def _times(sets: Mapping[str, Prototypes], factor: float) -> dict[str, Prototypes]:
     return {name: Prototypes(factor * vectors, counts) for name, (vectors, counts) in sets.items()}
-
-
-def _device(uploads: Upload) -> torch.device:
-    rest = [*uploads.weights.values(), *uploads.numbers.values(), *uploads.sums.values()]
-    tensors = [*rest, *(found.vectors for found in uploads.prototypes.values())]
-    return tensors[0].device if tensors else torch.device("cpu")
-
-
-def _put(uploads: Upload, rows: Tensor, others: Upload) -> Upload:
-    """The same uploads with those of some clients exchanged."""
-    sets = {}
-    for name, found in uploads.prototypes.items():
-        slots = max(found.counts.shape[-1], others.prototypes[name].counts.shape[-1])
-        wide, other = found.widen(slots), others.prototypes[name].widen(slots)
-        sets[name] = Prototypes(*(a.index_copy(0, rows, b) for a, b in zip(wide, other, strict=True)))
-    mine, theirs = (uploads.weights, uploads.numbers, uploads.sums), (others.weights, others.numbers, others.sums)
-    weights, numbers, sums = (
-        {name: tensor.index_copy(0, rows, other[name]) for name, tensor in part.items()}
-        for part, other in zip(mine, theirs, strict=True)
-    )
-    return Upload(weights, sets, numbers, sums)
