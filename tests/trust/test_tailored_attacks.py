@@ -20,7 +20,7 @@ from protofed.runs.progress import Progress
 from protofed.runs.run import new_run
 from protofed.trust import tailored_attacks as tailored
 from protofed.trust.attacker import Scene, Try, undefended
-from protofed.trust.tailored_attacks import CLAIM, TAILORED, Adaptive, Bent, Declared, Split, harm, turned
+from protofed.trust.tailored_attacks import CLAIM, TAILORED, Adaptive, Bent, Declared, SplitPrototypes, harm, turned
 from tests.reference import attacks as reference
 
 
@@ -124,14 +124,14 @@ def test_the_search_goes_on_from_the_round_before() -> None:
 
 def test_split_prototypes_have_an_honest_mean_and_are_far_from_it() -> None:
     some = scene(slots=2)
-    found = Split((8, 9), 0).chosen(some).prototypes["means"]
+    found = SplitPrototypes((8, 9), 0).chosen(some).prototypes["means"]
     mean = some.others.prototypes["means"].class_mean().mean(0)
     torch.testing.assert_close(found.class_mean()[0], mean)
     assert bool(((found.vectors[0] - mean.unsqueeze(1)).norm(dim=-1) > 2 * mean.norm(dim=-1, keepdim=True)).all())
     assert torch.equal(found.counts.sum(-1), some.own.prototypes["means"].counts.sum(-1))
     single = scene()
     assert torch.equal(
-        Split((8, 9), 0).chosen(single).prototypes["means"].vectors, single.own.prototypes["means"].vectors
+        SplitPrototypes((8, 9), 0).chosen(single).prototypes["means"].vectors, single.own.prototypes["means"].vectors
     )
 
 

@@ -332,7 +332,7 @@ class Inside(Cones):
         return replace(super().chosen(scene), weights=scene.own.weights)
 
 
-class Split(Attack):
+class SplitPrototypes(Attack):
     """Two prototypes of a class far from it, whose mean is that of the honest clients."""
 
     name: ClassVar[str] = "split"
@@ -466,12 +466,12 @@ class Adaptive(Declared):
     def chosen(self, scene: Scene) -> Upload:
         """Those that need no poisoned data; all declare a million samples."""
         scene, one = _claiming(scene), (self.who, self.seed)
-        family = (Cones, Inside, Alie, MinMax, MinSum, InnerProduct, Split, SlowDrift, ImpossibleState)
+        family = (Cones, Inside, Alie, MinMax, MinSum, InnerProduct, SplitPrototypes, SlowDrift, ImpossibleState)
         answers = [attack(*one).chosen(scene) for attack in family]
         return max(answers, key=lambda answer: harm(scene, scene.tried(answer)))
 
 
 TAILORED: tuple[type[Attack], ...] = (
-    *(Alie, MinMax, MinSum, InnerProduct, Cones, Inside, Split),
+    *(Alie, MinMax, MinSum, InnerProduct, Cones, Inside, SplitPrototypes),
     *(Declared, Sybils, SlowDrift, QuietBackdoor, ImpossibleState, Adaptive),
 )
