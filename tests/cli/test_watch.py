@@ -60,7 +60,7 @@ def test_the_page_is_served_until_ctrl_c(place: Path) -> None:
         assert serving.stdout is not None
         address = serving.stdout.readline().strip()
         assert address.startswith("http://127.0.0.1:")
-        with build_opener(ProxyHandler({})).open(f"{address}state.json", timeout=10) as answer:
+        with build_opener(ProxyHandler({})).open(f"{address}runs.json", timeout=10) as answer:
             assert b'"done": 3' in answer.read()
         serving.send_signal(signal.SIGINT)
         outcome = finish(serving)

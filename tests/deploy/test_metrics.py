@@ -128,7 +128,7 @@ def test_labels_and_numbers_survive() -> None:
 
 @contextmanager
 def serving(text: str = "here") -> Iterator[int]:
-    server = loopback_server(0, {"/metrics": Page(lambda: text, metrics.FORMAT)})
+    server = loopback_server(0, {"/metrics": Page(lambda _: text, metrics.FORMAT)})
     thread = Thread(target=server.serve_forever)
     thread.start()
     try:

@@ -286,7 +286,6 @@ def _make_cut_off(folder: Path) -> None:
 
 def _read_watch(folder: Path) -> None:
     view = watch.look(folder)
-    view.to_json()
     table.console().render_str("")
     list(table.console().render(watch.table(view)))
 

@@ -19,10 +19,20 @@ from protofed.studies.sweeps import Sweep, SweepCell
 TOLD_APART = 20.0
 """A distance in CIELAB (ΔE76) that nobody overlooks; about 2 is the least that is seen."""
 
+EYES = {
+    "most": [(1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)],
+    "protanopia": [(0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)],
+    "deuteranopia": [(0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)],
+    "tritanopia": [(1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039)],
+}
+"""What eyes make of linear red, green and blue: Machado, Oliveira and Fernandes (2009), severity 1."""
 
-def lab(name: str) -> list[float]:
+
+def lab(name: str, eyes: str = "most") -> list[float]:
     """A colour in CIELAB, where distances are what eyes see."""
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(name)]
+    sent = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(name)]
+    seen = [sum(weight * part for weight, part in zip(row, sent, strict=True)) for row in EYES[eyes]]
+    linear = [min(1.0, max(0.0, part)) for part in seen]
     weights = [(0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505)]
     white = (0.9505, 1.0, 1.089)
     x, y, z = (
@@ -33,14 +43,20 @@ def lab(name: str) -> list[float]:
     return [116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])]
 
 
-def distance(one: str, other: str) -> float:
-    return float(sum((a - b) ** 2 for a, b in zip(lab(one), lab(other), strict=True)) ** 0.5)
+def distance(one: str, other: str, eyes: str) -> float:
+    return float(sum((a - b) ** 2 for a, b in zip(lab(one, eyes), lab(other, eyes), strict=True)) ** 0.5)
 
 
-def test_ten_classes_are_told_apart_on_a_light_page_and_on_a_dark_one() -> None:
+@pytest.mark.parametrize("eyes", EYES)
+def test_ten_classes_are_told_apart_on_a_light_page_and_on_a_dark_one(eyes: str) -> None:
     assert len(COLOURS) >= 10
     for one, other in itertools.combinations([*COLOURS, "#ffffff", "#14171a"], 2):
-        assert distance(one, other) > TOLD_APART, (one, other)
+        assert distance(one, other, eyes) > TOLD_APART, (one, other)
+
+
+def test_the_colour_blind_see_other_colours() -> None:
+    assert distance("#d62728", "#5b7a1f", "most") > 50
+    assert distance("#d62728", "#5b7a1f", "protanopia") < 25
 
 
 def test_there_are_as_many_colours_as_classes() -> None:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from http.client import HTTPConnection
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,7 +12,7 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.report import watch
 from protofed.report.terminal import console
-from protofed.report.watch import curve, look, server, table
+from protofed.report.watch import curve, look, table
 from protofed.runs.folder import RunFolder
 from protofed.server.round import Round
 from protofed.studies.choose_k import ChoiceStudy
@@ -165,56 +160,5 @@ def test_curves() -> None:
 @pytest.mark.parametrize("name", ["empty", "nothing"])
 def test_another_folder_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
-    for use in (look, lambda path: server(path, 0)):
-        with pytest.raises(UserError, match=r"it has none of config\.yaml, compare\.yaml, "):
-            use(tmp_path / name)
-
-
-@contextmanager
-def served(path: Path) -> Iterator[HTTPConnection]:
-    """A connection to the page of a folder."""
-    with server(path, 0) as page:
-        thread = Thread(target=page.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield HTTPConnection(str(page.server_address[0]), int(page.server_address[1]), timeout=10)
-        finally:
-            page.shutdown()
-            thread.join()
-
-
-def get(connection: HTTPConnection, path: str, **headers: str) -> tuple[int, str, dict[str, str]]:
-    connection.request("GET", path, headers=headers)
-    answer = connection.getresponse()
-    return answer.status, answer.read().decode(), dict(answer.getheaders())
-
-
-def test_the_page_follows_the_run(tmp_path: Path) -> None:
-    folder = begin(tmp_path / "<img src=x onerror=alert(1)>")
-    with served(folder.path) as connection:
-        assert connection.host == "127.0.0.1"
-        status, page, headers = get(connection, "/")
-        assert status == 200
-        assert headers["Content-Security-Policy"].startswith("default-src 'self'")
-        assert "<img" not in page  # names come as JSON, and the page sets them as text
-        assert "innerHTML" not in page
-        assert page.count("http") == page.count("http://www.w3.org/2000/svg") == 1  # a name, not an address
-        assert json.loads(get(connection, "/state.json")[1])["runs"][0]["done"] == 2
-        folder.append_round(line(3, **{"own/own/head": 1.0, "own/own/nearest": 1.0}))
-        view = json.loads(get(connection, "/state.json")[1])
-        assert (view["runs"][0]["done"], view["runs"][0]["name"]) == (3, folder.path.name)
-
-
-def test_the_page_gives_nothing_else_and_to_nobody_else(tmp_path: Path) -> None:
-    with served(begin(tmp_path / "run").path) as connection:
-        assert get(connection, "/config.yaml")[0] == 404
-        assert get(connection, "/../run/config.yaml")[0] == 404
-        assert get(connection, "/state.json", Host="elsewhere.example")[0] == 403
-
-
-def test_a_port_that_is_taken(tmp_path: Path) -> None:
-    folder = begin(tmp_path / "run").path
-    with server(folder, 0) as page, pytest.raises(UserError, match="--port"):
-        server(folder, int(page.server_address[1]))
-    with pytest.raises(UserError, match="--port"):
-        server(folder, 100_000)
+    with pytest.raises(UserError, match=r"it has none of config\.yaml, compare\.yaml, "):
+        look(tmp_path / name)

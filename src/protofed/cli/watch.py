@@ -1,4 +1,4 @@
-"""A look at runs in progress."""
+"""A look at runs: in progress, in the terminal or on a page; or all of a folder, on a page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +15,7 @@ from protofed.cli.common import command, whole
 from protofed.errors import UserError, misused
 
 if TYPE_CHECKING:
+    from protofed.internal.loopback import LoopbackServer
     from protofed.report.terminal import TextTable
 
 SECONDS = 1.0
@@ -35,18 +35,38 @@ def watch_command(
     port: Port = None,
 ) -> None:
     """Show runs in progress, until they have ended."""
-    from protofed.report import watch
+    from protofed.report import viewer, watch
 
     def look() -> tuple[TextTable, bool]:
         view = watch.look(folder)
         return watch.table(view), view.ended
 
-    show(look, partial(watch.server, folder), once, serve, port)
+    show(look, partial(viewer.server, folder, everything=True), once, serve, port)
+
+
+@command("ui", "ui runs")
+def ui_command(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="With runs and studies in it or below it.")] = Path(
+        "runs"
+    ),
+    port: Port = None,
+) -> None:
+    """Show every run and study below a folder on a web page for this machine, until Ctrl-C."""
+    from protofed.report import viewer
+
+    answer(viewer.server(folder, whole("--port", port, 0)))
+
+
+def answer(server: LoopbackServer) -> None:
+    """Say where pages are, and answer whoever asks for them until Ctrl-C."""
+    with server, suppress(KeyboardInterrupt):
+        print(server.address, flush=True)
+        server.serve_forever()
 
 
 def show(
     look: Callable[[], tuple[TextTable, bool]],
-    page: Callable[[int], ThreadingHTTPServer],
+    page: Callable[[int], LoopbackServer],
     once: bool,
     serve: bool,
     port: str | None,
@@ -62,7 +82,6 @@ def show(
     """
     from rich.live import Live
 
-    from protofed.internal.loopback import HERE
     from protofed.report.terminal import console
 
     if once and serve:
@@ -73,14 +92,11 @@ def show(
     if once:
         table.print()
         return
-    with suppress(KeyboardInterrupt):
-        if serve:
-            with page(number) as served:
-                print(f"http://{HERE}:{served.server_address[1]}/", flush=True)
-                served.serve_forever()
-            return
-        with Live(table, console=console(), auto_refresh=False) as live:
-            while not ended:
-                time.sleep(SECONDS)
-                table, ended = look()
-                live.update(table, refresh=True)
+    if serve:
+        answer(page(number))
+        return
+    with suppress(KeyboardInterrupt), Live(table, console=console(), auto_refresh=False) as live:
+        while not ended:
+            time.sleep(SECONDS)
+            table, ended = look()
+            live.update(table, refresh=True)

@@ -57,7 +57,7 @@ def exposition(families: list[Family]) -> str:
 @contextmanager
 def served(port: int, text: Callable[[], str]) -> Iterator[None]:
     """Serve a text at /metrics of a port of this machine."""
-    server = loopback_server(port, {"/metrics": Page(text, FORMAT)}, "--metrics-port")
+    server = loopback_server(port, {"/metrics": Page(lambda _: text(), FORMAT)}, "--metrics-port")
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     print(f"metrics: http://{HERE}:{server.server_address[1]}/metrics", flush=True)

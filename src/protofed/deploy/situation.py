@@ -7,14 +7,13 @@ import json
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 from protofed.deploy.events import EVENTS, Event, Reader
 from protofed.deploy.federation import FederationFolder
 from protofed.deploy.processes import is_running
 from protofed.errors import UserError
-from protofed.internal.loopback import Page, loopback_server
+from protofed.internal.loopback import LoopbackServer, Page, loopback_server
 from protofed.report import watch
 from protofed.report.terminal import TextTable
 
@@ -146,10 +145,10 @@ def table(now: Situation) -> TextTable:
     return TextTable(titles, rows, run, below, align="rl")
 
 
-def page(watching: Watching, port: int) -> ThreadingHTTPServer:
+def page(watching: Watching, port: int) -> LoopbackServer:
     """The same on a page of this machine, which asks for news; port 0 is any free one."""
-    state = Page(lambda: watching.look().to_json(), "application/json")
-    return loopback_server(port, {"/": Page(lambda: PAGE), "/state.json": state})
+    state = Page(lambda _: watching.look().to_json(), "application/json")
+    return loopback_server(port, {"/": Page(lambda _: PAGE), "/state.json": state})
 
 
 PAGE = """<!doctype html>

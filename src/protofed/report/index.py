@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,7 +18,9 @@ from typing import Any, Literal
 from protofed.errors import UserError
 from protofed.internal.schema import read_json
 from protofed.internal.yaml_files import parse_yaml, read_yaml
+from protofed.runs.failure import FailedRun
 from protofed.runs.folder import TUNING, RunFolder
+from protofed.runs.progress import seconds_left
 
 State = Literal["going on", "stopped", "ended", "failed", "unreadable"]
 FILES = (
@@ -26,6 +29,8 @@ FILES = (
 )
 """What a run's row and its pictures are made of."""
 
+LONGEST = 1 << 18
+"""Bytes of a config.yaml, at most."""
 TAIL = 1 << 17
 """Bytes at the end of rounds.jsonl in which its last round is looked for."""
 
@@ -47,7 +52,9 @@ class Row:
     value: float | None = None
     megabytes: float | None = None
     seconds: float | None = None
+    left: float | None = None  # seconds that the rest may take, of a run that is not complete
     began: float = 0.0  # when the folder was made, in seconds since 1970
+    trial: bool = False  # it only chooses values for others
 
     @property
     def failed_at_once(self) -> bool:
@@ -70,12 +77,14 @@ class Index:
             raise UserError("FOLDER", str(folder), "there is no such folder", hint="runs are put into runs/")
         self.folder = folder
         self.paths: dict[str, Path] = {}  # of each run by its id; nothing else can be asked for
+        self.folders: list[Path] = []  # those without a run of their own: studies may be among them
         self._rows: dict[Path, Row] = {}
 
     def rows(self) -> list[Row]:
         """A row for each run, read again where a file has changed."""
         rows: dict[Path, Row] = {}
-        for path in runs_below(self.folder):
+        paths, self.folders = below(self.folder)
+        for path in paths:
             version, known = version_of(path), self._rows.get(path)
             fresh = known is None or known.version != version or known.state == "going on"
             rows[path] = row_of(path, str(path.relative_to(self.folder)), version) if fresh or not known else known
@@ -104,15 +113,17 @@ def _has(row: Row, name: str, value: Any) -> bool:
     return name in row.options and bool(row.options[name] == value)
 
 
-def runs_below(folder: Path) -> list[Path]:
-    """The folders of runs, sorted; drafts, trials and what links lead to are left out."""
-    found = []
+def below(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The folders of runs, sorted, and all others; drafts and what links lead to are left out."""
+    runs, others = [], []
     for place, folders, files in os.walk(folder):
         if "config.yaml" in files:
-            found.append(Path(place))
+            runs.append(Path(place))
             folders.clear()  # a run has no runs below it
-        folders[:] = [name for name in folders if not name.startswith(".") and name != TUNING]
-    return sorted(found)
+        else:
+            others.append(Path(place))
+        folders[:] = [name for name in folders if not name.startswith(".")]
+    return sorted(runs), sorted(others)
 
 
 def version_of(path: Path) -> str:
@@ -132,6 +143,7 @@ def _stamps(path: Path) -> Iterator[tuple[str, int, int]]:
 def row_of(path: Path, name: str, version: str) -> Row:
     """The row of a run; of one that cannot be read, why."""
     known: dict[str, Any] = {"id": _id(path), "name": name, "version": version, "began": _began(path)}
+    known["trial"] = TUNING in Path(name).parts
     try:
         return Row(**{**known, **_read(path)})
     except (UserError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
@@ -148,18 +160,14 @@ def _read(path: Path) -> dict[str, Any]:
     base = {"options": options, "rounds": rounds}
     if folder.result.is_file():
         return {**base, "state": "ended", **_of_result(_object(folder.result), folder.rounds)}
-    done, last, tested = last_rounds(folder.rounds)
-    accuracy: Any = tested.get("accuracy") or {}
-    score = next((name for name in ("own/own/head", *accuracy) if name in accuracy), "")
-    known = {"done": done, "loss": last.get("loss"), "score": score, "value": accuracy.get(score)}
-    failure = path / "failure.json"
-    if failure.is_file():
-        why = _object(failure)
-        at = why.get("round")
-        kind = str(why.get("kind", "failed"))
-        short = kind if at is None else f"{kind} (round {at})"
-        return {**base, **known, "state": "failed", "reason": f"{short}: {why.get('reason', '')}"}
-    return {**base, **known, "state": "going on" if folder.is_played() else "stopped"}
+    budget = options.get("time_budget")
+    base |= _so_far(folder.rounds, rounds, None if budget is None else float(budget))
+    failed = FailedRun.read(path)
+    if failed is not None:
+        return {**base, "state": "failed", "reason": f"{failed.short}: {failed.reason}"}
+    if not folder.is_played():
+        return {**base, "state": "stopped"}
+    return {**base, "state": "going on"}
 
 
 def _of_result(result: Mapping[str, Any], rounds: Path) -> dict[str, Any]:
@@ -167,13 +175,38 @@ def _of_result(result: Mapping[str, Any], rounds: Path) -> dict[str, Any]:
     score = str(result["score"])
     return {
         "done": int(result["rounds"]),
-        "loss": last_line(rounds).get("loss"),
+        "loss": _number(last_line(rounds).get("loss")),
         "score": score,
-        "value": float(result["accuracy"][score]["last"]),
-        "megabytes": (result["bytes_up"] + result["bytes_down"]) / 1e6,
-        "seconds": float(result["seconds"]),
+        "value": _number(result["accuracy"][score]["last"]),
+        "megabytes": (int(result["bytes_up"]) + int(result["bytes_down"])) / 1e6,
+        "seconds": _number(result["seconds"]),
         "reason": "" if result.get("stopped", "rounds") == "rounds" else f"ended by its {result['stopped']}",
     }
+
+
+def _so_far(path: Path, planned: int, budget: float | None) -> dict[str, Any]:
+    """What the rounds of a run come to that is not complete; the last line may be in the writing."""
+    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
+    rounds = [json.loads(line) for line in lines]
+    if not rounds:
+        return {}
+    seconds = [float(one["seconds"]) for one in rounds]
+    accuracy: Mapping[str, Any] = next((found for one in reversed(rounds) if (found := one.get("accuracy"))), {})
+    score = next((name for name in ("own/own/head", *accuracy) if name in accuracy), "")
+    return {
+        "done": len(rounds),
+        "loss": _number(rounds[-1].get("loss")),
+        "score": score,
+        "value": _number(accuracy.get(score)),
+        "megabytes": sum(int(one["bytes_up"]) + int(one["bytes_down"]) for one in rounds) / 1e6,
+        "seconds": sum(seconds),
+        "left": seconds_left(seconds, planned, budget),
+    }
+
+
+def _number(value: Any) -> float | None:
+    """What a page can show as a number; a damaged file may hold anything."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -190,20 +223,6 @@ def _began(path: Path) -> float:
         return 0.0
 
 
-def last_rounds(path: Path) -> tuple[int, dict[str, Any], dict[str, Any]]:
-    """How many rounds a file holds, the last of them, and the last that was evaluated; empty without one."""
-    if not path.is_file():
-        return 0, {}, {}
-    lines = path.read_bytes().split(b"\n")[:-1]  # the last may be in the writing
-    last: dict[str, Any] = {}
-    for line in reversed(lines):
-        found = json.loads(line)
-        last = last or found
-        if found.get("accuracy"):
-            return len(lines), last, found
-    return len(lines), last, {}
-
-
 def last_line(path: Path) -> dict[str, Any]:
     """The last round of a file, from its end; empty without one, or where its line is very long."""
     if not path.is_file():
@@ -217,13 +236,27 @@ def last_line(path: Path) -> dict[str, Any]:
 def options_of(path: Path) -> dict[str, Any]:
     """What config.yaml says. Runs share most of their lines, and parsing is slow: each different one is parsed once."""
     config = path / "config.yaml"
+    if config.stat().st_size > LONGEST:
+        raise UserError("FILE", str(config), f"it has more than {LONGEST} bytes")
     values: dict[str, Any] = {}
     for block in _blocks(config.read_text(encoding="utf-8")):
         found = _parsed(block)
         if found is None:  # it is not as we write it
-            return read_yaml(config)
+            values = read_yaml(config)
+            break
         values |= found
-    return values
+    return {str(name): _plain(value) for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can say; YAML knows more."""
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value)
 
 
 def _blocks(text: str) -> Iterator[str]:

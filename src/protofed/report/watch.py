@@ -1,16 +1,13 @@
-"""How far the runs of a folder are, from its files alone: a table for a terminal, a page for a browser."""
+"""How far the runs of a folder are, from its files alone: a table for a terminal; the viewer is the page."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from http.server import ThreadingHTTPServer
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from protofed.errors import UserError
-from protofed.internal.loopback import Page, loopback_server
 from protofed.methods import METHODS, method_class
 from protofed.report.terminal import TextTable
 from protofed.runs.failure import FailedRun
@@ -56,10 +53,6 @@ class View:
     waiting: int  # runs of a study that have not begun, as far as that is known
     ended: bool
 
-    def to_json(self) -> str:
-        """What the page asks for."""
-        return json.dumps(asdict(self))
-
 
 def look(folder: Path) -> View:
     """The folder of a run, or of a study, as it is now; a study ends with its table."""
@@ -87,7 +80,8 @@ def _run(path: Path, name: str) -> Watched:
     failed = FailedRun.read(path)
     ended = folder.result.exists()
     state: Any = "ended" if ended else "failed" if failed else "going on" if folder.is_played() else "stopped"
-    left = seconds_left(history, experiment) if history and state == "going on" else None
+    seconds = [played.seconds for played in history]
+    left = seconds_left(seconds, experiment.rounds, experiment.time_budget) if history and state == "going on" else None
     return Watched(
         name=name,
         rounds=experiment.rounds,
@@ -128,56 +122,3 @@ def curve(values: Sequence[float]) -> str:
         values = [values[number * (len(values) - 1) // (WIDTH - 1)] for number in range(WIDTH)]
     low, span = min(values, default=0.0), max(values, default=0.0) - min(values, default=0.0)
     return "".join(BARS[int((value - low) / (span or 1) * (len(BARS) - 1))] for value in values)
-
-
-def server(folder: Path, port: int) -> ThreadingHTTPServer:
-    """A page on this machine that asks for the state of a folder every few seconds; port 0 is any free one."""
-    look(folder)  # a wrong folder is an error now, not on the page
-    state = Page(lambda: look(folder).to_json(), "application/json")
-    return loopback_server(port, {"/": Page(lambda: PAGE), "/state.json": state})
-
-
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>protofed watch</title><link rel="icon" href="data:,">
-<style>
-body { font: 15px system-ui, sans-serif; margin: 2em; }
-td, th { padding: .3em .8em; text-align: left; } td.number { text-align: right; }
-svg { width: 160px; height: 36px; } polyline { fill: none; stroke: currentColor; stroke-width: 1.5; }
-</style></head>
-<body><h1 id="title">protofed watch</h1><p id="note"></p>
-<table><thead><tr><th>run<th>rounds<th>loss<th><th>score<th>%<th><th>left</tr></thead><tbody id="runs"></tbody></table>
-<script>
-function cell(row, text, kind) {  // textContent: a name is never read as HTML
-  const made = row.insertCell(); made.textContent = text; if (kind) made.className = kind; return made;
-}
-function curve(row, values) {
-  const space = "http://www.w3.org/2000/svg", low = Math.min(...values), span = Math.max(...values) - low || 1;
-  const svg = document.createElementNS(space, "svg"), line = document.createElementNS(space, "polyline");
-  svg.setAttribute("viewBox", "0 0 160 36");
-  line.setAttribute("points", values.map((value, at) =>
-    `${2 + 156 * at / Math.max(1, values.length - 1)},${34 - 32 * (value - low) / span}`).join(" "));
-  svg.append(line); row.insertCell().append(svg);
-}
-async function update() {
-  const note = document.getElementById("note");
-  try {
-    const view = await (await fetch("state.json")).json(), body = document.createElement("tbody");
-    for (const run of view.runs) {
-      const row = body.insertRow();
-      cell(row, run.name); cell(row, `${run.done}/${run.rounds}`, "number");
-      cell(row, run.losses.length ? run.losses.at(-1).toFixed(3) : "", "number"); curve(row, run.losses);
-      cell(row, run.score); cell(row, run.scores.length ? run.scores.at(-1).toFixed(1) : "", "number");
-      curve(row, run.scores);
-      const left = run.seconds_left === null ? "" : `${run.seconds_left.toFixed(0)} s`;
-      cell(row, run.state === "going on" ? left : run.failure || run.state, "number");
-    }
-    body.id = "runs"; document.getElementById("runs").replaceWith(body);
-    document.getElementById("title").textContent = view.title;
-    note.textContent = view.ended ? "ended" : view.waiting ? `${view.waiting} runs have not begun` : "";
-    if (view.ended) return;
-  } catch { note.textContent = "protofed watch does not answer"; }
-  setTimeout(update, 3000);
-}
-update();
-</script></body></html>
-"""

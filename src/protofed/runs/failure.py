@@ -12,7 +12,6 @@ from protofed.errors import DivergedError
 from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
 from protofed.internal.schema import made, read_json
-from protofed.methods import METHODS, method_class
 
 __all__ = ["FailedRun"]
 
@@ -69,12 +68,14 @@ class FailedRun:
     @classmethod
     def of(cls, experiment: Experiment, error: BaseException, rounds: int | None = None) -> FailedRun:
         """Describe the failure of an experiment by what was raised after so many rounds."""
+        from protofed.methods import method_class  # and torch, which who only reads failures does not import
+
         method, seed = method_class(experiment.method), experiment.seed
         number = None if rounds is None else rounds + 1
         if isinstance(error, DivergedError):
             number = error.round or number
             return cls(method.name, seed, "diverged", error.where or _line(error), number, error.client, method.advice)
-        if type(error).__name__ == "OutOfMemoryError":  # torch's, which who only reads failures does not import
+        if type(error).__name__ == "OutOfMemoryError":  # torch's
             return cls(method.name, seed, "failed", "the GPU's memory is full", number, advice=FEWER)
         return cls(method.name, seed, "failed", f"{type(error).__name__}: {_line(error)}".rstrip(": "), number)
 
@@ -99,6 +100,8 @@ def forget_failure(folder: Path) -> None:
 
 def score_of(method: str) -> str:
     """The accuracy that a method's paper reports; a user's own is a file with code, which is not run for it."""
+    from protofed.methods import METHODS, method_class
+
     return method_class(method).score if method in METHODS else "own/own/head"
 
 

@@ -10,7 +10,6 @@ from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from protofed.experiment import Experiment
 from protofed.runs.failure import FailedRun
 from protofed.runs.result import Result
 from protofed.server.round import Round
@@ -294,8 +293,7 @@ def told_score(score: str, accuracy: Mapping[str, float]) -> str:
     return f"{name} {accuracy[name]:.1f} %" if name else ""
 
 
-def seconds_left(history: Sequence[Round], experiment: Experiment) -> float:
-    """How long the remaining rounds may take, after those so far."""
-    done = [played.seconds for played in history]
-    left = sum(done) / len(done) * (experiment.rounds - len(done))
-    return left if experiment.time_budget is None else min(left, experiment.time_budget - sum(done))
+def seconds_left(done: Sequence[float], rounds: int, budget: float | None) -> float:
+    """How long the remaining rounds may take, after the seconds of those so far."""
+    left = sum(done) / len(done) * (rounds - len(done))
+    return left if budget is None else min(left, budget - sum(done))

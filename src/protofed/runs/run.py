@@ -156,7 +156,9 @@ class Run:
             standing,
             loss=played.loss,
             score=told_score(self.method.score, next((one.accuracy for one in reversed(known) if one.accuracy), {})),
-            seconds_left=seconds_left(self.history, self.experiment),
+            seconds_left=seconds_left(
+                [played.seconds for played in self.history], self.experiment.rounds, self.experiment.time_budget
+            ),
             numbers=numbers | dict(played.accuracy),
         )
 

@@ -51,6 +51,7 @@ def gather(folders: Sequence[Path]) -> dict[str, Any]:
     if not any(read_run(path) for path in names):
         raise UserError("DIR", str(folders[0]), "it holds no run with a complete round")
     return {
+        **listed([row_of(path, name, version_of(path)) for path, name in names.items()]),
         **numbers(names),
         **details(names),
         "commands": [_command(folder) for folder in folders],
@@ -70,8 +71,7 @@ def numbers(names: Mapping[Path, str]) -> dict[str, Any]:
     scores = list(dict.fromkeys(name for run in runs for name in run["curves"]))
     score = common_score([_scores(run) for run in runs]) if scores else None
     return {
-        **listed(rows),
-        "about": _about(runs),
+        "about": _about(runs) if runs else {},
         "incomplete": [_incomplete(run) for run in runs if not run["complete"]]
         + [f"{row.name}: {row.reason}; it is in no mean and no test" for row in rows if row.failed_at_once],
         "trust": [text for run in runs if (text := _trust(run))],

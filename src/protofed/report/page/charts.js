@@ -141,6 +141,8 @@
       const found = typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true });
       return order.down ? -found : found;
     }) : rows;
+    const texts = titles.map((_, column) => column < left || rows.every((row) => { const value = plain(row[column]); return typeof value === "string" || value === null || value === undefined; }));
+    const says = (column) => (texts[column] ? "says" : null);
     const head = titles.map((title, column) => {
       const mine = order && order.column === column, button = make("button", { type: "button", class: "sort", id: `${kept.name}-by-${column}` }, title, mine ? (order.down ? " ▾" : " ▴") : "");
       button.addEventListener("click", () => {
@@ -148,11 +150,11 @@
         kept.sort = mine ? (order.down === down ? { column, down: !down } : null) : { column, down };
         draw();
       });
-      return make("th", { scope: "col", class: column < left ? "says" : null, "aria-sort": mine ? (order.down ? "descending" : "ascending") : null }, button);
+      return make("th", { scope: "col", class: says(column), "aria-sort": mine ? (order.down ? "descending" : "ascending") : null }, button);
     });
     const body = sorted.map((row) => make("tr", {}, row.map((cell, column) => {
       const shown = cell instanceof Node ? cell : cell !== null && typeof cell === "object" ? cell.show : typeof cell === "number" ? number(cell) : cell === null || cell === undefined ? "–" : String(cell);
-      return make(column === 0 ? "th" : "td", column === 0 ? { scope: "row" } : { class: column < left || (typeof shown === "string" && typeof plain(cell) === "string") ? "says" : null }, shown);
+      return make(column === left - 1 ? "th" : "td", column === left - 1 ? { scope: "row" } : { class: says(column) }, shown);
     })));
     at.append(make("div", { class: "wide", tabindex: 0, role: "region", "aria-label": caption }, make("table", {}, make("caption", {}, caption), make("thead", {}, make("tr", {}, head)), make("tbody", {}, body))));
   };

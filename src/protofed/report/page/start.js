@@ -2,7 +2,6 @@
 (() => {
   const { make, components, control } = protofed;
   const EVERY = 3000;  // milliseconds between two questions
-  const MOST = 100;  // runs that are compared at a time
   const view = {
     data: JSON.parse(document.getElementById("data").textContent),
     score: null,
@@ -20,7 +19,8 @@
       view.redraw();
     },
     tick: (ids, on) => {
-      for (const id of ids) if (on && view.ticked.size < MOST) view.ticked.add(id); else if (!on) view.ticked.delete(id);
+      view.data.all = false;
+      for (const id of ids) if (on && view.ticked.size < view.data.most) view.ticked.add(id); else if (!on) view.ticked.delete(id);
       history.replaceState(null, "", `#runs=${[...view.ticked].join(",")}`);
       view.redraw("runs");
       news();
@@ -85,11 +85,20 @@
     if (!answer.ok) throw new Error((await answer.text()).slice(0, 500) || `${answer.status}`);
     return answer.text();
   };
+  const progress = ({ runs, studies }) => {
+    const count = (state) => runs.filter((row) => row.state === state).length;
+    const waiting = studies.reduce((sum, study) => sum + study.waiting, 0), left = Math.max(0, ...runs.filter((row) => row.state === "going on").map((row) => row.left || 0));
+    const parts = [[count("going on"), "going on"], [count("stopped"), "stopped"], [waiting, "not begun"], [count("failed"), "failed"], [count("unreadable"), "unreadable"]];
+    const said = parts.filter(([number]) => number).map(([number, word]) => `${number} ${word}`).join(", ");
+    if (!runs.length) return "";
+    return count("going on") || count("stopped") || waiting ? `${said}${left ? `; about ${left < 90 ? `${left.toFixed(0)} s` : `${(left / 60).toFixed(0)} min`} left of those that go on` : ""}` : said ? `ended; ${said}` : "ended";
+  };
   const compared = async () => {
     const rows = (view.data.runs || []).filter((row) => view.ticked.has(row.id));
     const state = rows.map((row) => `${row.id} ${row.version}`).join();
     if (state === drawn) return;
     drawn = state;
+    view.data.ids = rows.map((row) => row.id);
     if (!rows.length) { Object.assign(view.data, { lines: {}, scores: [], about: {}, incomplete: [], trust: [] }); view.redraw(); return; }
     const query = `?runs=${rows.map((row) => row.id).join(",")}`;
     const numbers = JSON.parse(await ask(`numbers.json${query}`));
@@ -104,15 +113,17 @@
     try {
       const text = await ask("runs.json");
       if (text !== listed) {
-        const first = !listed;
         listed = text;
         Object.assign(view.data, JSON.parse(text));
-        if (first && view.data.all) view.ticked = new Set(view.data.runs.slice(0, MOST).map((row) => row.id));
+        if (view.data.all) view.ticked = new Set(view.data.runs.filter((row) => !row.trial).slice(0, view.data.most).map((row) => row.id));
         view.redraw("runs");
+        head();
+        Object.assign(view.data, JSON.parse(await ask("studies.json")));
       }
+      view.note = progress(view.data);
       await compared();
-      view.note = view.data.progress || "";
     } catch (error) {
+      listed = "";
       drawn = null;
       view.note = error instanceof TypeError ? "protofed does not answer; is it still running?" : error.message;
     }

@@ -36,7 +36,7 @@ protofed.component((() => {
     if (!found.length) return;
     const all = [...new Set(found.flatMap((one) => one.who))].sort((a, b) => a - b), first = found.find((one) => one.look);
     const rows = all.map((n) => {
-      const name = make("button", { type: "button", class: "sort", id: `client-${n}`, "aria-pressed": String(kept.client === n) }, (first || found[0]).called(n));
+      const name = make("button", { type: "button", class: "plain", id: `client-${n}`, "aria-pressed": String(kept.client === n) }, (first || found[0]).called(n));
       name.addEventListener("click", () => { kept.client = kept.client === n ? null : n; view.redraw("clients"); });
       const samples = first && first.look.holds[n] ? first.look.holds[n].reduce((sum, value) => sum + value, 0) : null;
       const values = found.map((one) => one.values[one.who.indexOf(n)]);

@@ -1,9 +1,17 @@
 // The list of runs: found by words, sorted by any column; in the viewer ticked to be compared.
 protofed.component((() => {
   const { make, by, number, sortable } = protofed;
-  const SHOWN = ["method", "dataset", "split", "alpha", "clients", "model", "seed"];
+  const FIRST = ["method", "dataset", "split", "alpha", "clients", "model", "seed"];
+  const QUIET = new Set(["threads", "device", "engine", "width", "checkpoint_every"]);  // how a run was played, not what
+  const MOST = 5;  // other options that differ, with a column of their own
+  // Method and seed, and the options that differ between runs: what is the same in all is said once, at the top.
+  const columnsOf = ({ runs }) => {
+    const differ = [...new Set(runs.flatMap((row) => Object.keys(row.options)))];
+    const others = differ.filter((name) => !FIRST.includes(name) && !QUIET.has(name));
+    return [...FIRST.filter((name) => name === "method" || name === "seed" || differ.includes(name)), ...others.slice(0, MOST)];
+  };
   const option = (view, row, name) => (name in row.options ? row.options[name] : (view.data.common || {})[name]);
-  const text = (value) => (value !== null && typeof value === "object" ? JSON.stringify(value) : String(value));
+  const text = (value) => (value !== null && typeof value === "object" ? Object.entries(value).map(([name, one]) => `${name}=${typeof one === "object" ? JSON.stringify(one) : one}`).join(" ") : String(value));
   const said = (view, row) => {  // all that a word may be found in
     const options = { ...view.data.common, ...row.options };
     return [row.name, row.state, row.reason, row.score, ...Object.entries(options).map(([name, value]) => `${name}=${text(value)}`)].join(" ").toLowerCase();
@@ -37,12 +45,12 @@ protofed.component((() => {
     }
     at.append(make("p", { class: "controls" }, bar));
     if (!all) { at.append(make("p", { class: "note" }, live ? "There are no runs here yet; they appear as they begin." : "")); return; }
-    const columns = SHOWN.filter((name) => (data.runs || []).some((row) => option(view, row, name) !== undefined && option(view, row, name) !== null));
+    const columns = columnsOf(data);
     const titles = [...(live ? ["compare"] : []), "run", ...columns, "rounds", "state", "%", "of", "loss", "MB", "seconds", "began"];
     const cells = rows.map((row) => {
       const tick = make("input", { type: "checkbox", id: `tick-${row.id}`, checked: view.ticked.has(row.id), "aria-label": `compare ${row.name}` });
       tick.addEventListener("change", () => view.tick([row.id], tick.checked));
-      const open = make("button", { type: "button", class: "sort", id: `open-${row.id}`, title: "only this run" }, row.name);
+      const open = make("button", { type: "button", class: "plain", id: `open-${row.id}`, title: "only this run" }, row.name);
       open.addEventListener("click", () => { view.ticked.clear(); view.tick([row.id], true); });
       const state = row.reason ? `${row.state === "ended" ? "" : `${row.state}: `}${row.reason}` : row.state;
       return [...(live ? [by(Number(view.ticked.has(row.id)), tick)] : []), live ? by(row.name, open) : row.name,
