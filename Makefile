@@ -8,7 +8,7 @@ INSTALL := install --quiet --no-compile -c constraints.txt
 ALONE := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow test-network soak fuzz test-browser lint types unit wheel bench results-page typed-options methods-matrix api-page notebook clean
+.PHONY: demo test test-slow test-network soak fuzz test-browser lint types unit wheel bench results-page typed-options methods-matrix api-page command-pages site notebook clean
 
 demo: .venv/.installed
 	$(BIN)/protofed compare --method local,fedavg,fedproto,sp-fedcl,mp-fedcl --dataset digits --split dirichlet \
@@ -32,6 +32,7 @@ unit: .venv/.tests-installed
 
 # A cell of every table and figure, the notebook, the benchmarks and the slower tests of processes, end to end: minutes.
 test-slow: .venv/.tests-installed
+	$(BIN)/pip $(INSTALL) -e '.[test,docs]'
 	$(ALONE) $(BIN)/pytest -n 2 -m slow
 
 # Faults and refusals of a federation of real processes, and Flower's simulation: half an hour.
@@ -82,6 +83,7 @@ bench: .venv/.installed
 # The pages of docs/results and their plot, from the JSON files there.
 results-page: .venv/.tests-installed
 	$(BIN)/python -m benchmarks.results_page
+	$(BIN)/python -m benchmarks.front_page
 
 # The keyword arguments of protofed.run, from the fields of Experiment.
 typed-options: .venv/.tests-installed
@@ -94,6 +96,21 @@ methods-matrix: .venv/.tests-installed
 # What users import, described from the docstrings.
 api-page: .venv/.tests-installed
 	$(BIN)/python -m tools.api_page
+
+# Every command and option, from the command line.
+command-pages: .venv/.tests-installed
+	$(BIN)/python -m tools.command_pages
+
+# All pages as a web site with search, in build/site; it asks nothing of another host.
+site: .venv/.tests-installed build/live/report.html
+	$(BIN)/pip $(INSTALL) -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The report that a page of the site shows.
+build/live/report.html: | .venv/.tests-installed
+	rm -rf build/live
+	$(BIN)/protofed compare --method local,fedavg,fedproto,mp-fedcl --dataset digits --alpha 0.1 --clients 5 --seeds 2 \
+	  --rounds 10 --model mlp --lr 0.02 --quiet --out build/live
 
 notebook: .venv/.tests-installed
 	$(BIN)/pip $(INSTALL) -e '.[notebook]'

@@ -49,17 +49,21 @@ def _lines(lines: list[str]) -> Iterator[str]:
 
 
 def _command(line: str) -> list[str]:
-    """A line of shell, continued on the next where it is too long."""
+    """A line of shell, continued on the next where it is too long; a comment that does not fit comes first."""
     if len(line) <= WIDTH or line.endswith("\\"):
         return [line.rstrip()]
+    command, mark, comment = line.rstrip().partition(" # ")
     parts = textwrap.wrap(
-        re.sub(r" (?!--\w)", "\0", line.rstrip()),
+        re.sub(r" (?!--\w)", "\0", command.rstrip()),
         WIDTH - 2,
         subsequent_indent="  ",
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return [part.replace("\0", " ") + " \\" * (part is not parts[-1]) for part in parts]
+    lines = [part.replace("\0", " ") + " \\" * (part is not parts[-1]) for part in parts]
+    if mark and len(f"{lines[-1]}    # {comment}") > WIDTH:
+        return [f"# {comment}", *lines]
+    return [*lines[:-1], f"{lines[-1]}    # {comment}" if mark else lines[-1]]
 
 
 def _filled(paragraph: list[str]) -> list[str]:

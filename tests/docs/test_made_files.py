@@ -1,4 +1,4 @@
-"""What is made of other files and committed: the API pages, the notebook, the typed options."""
+"""What is made of other files and committed: the API pages, the commands, the notebook, the typed options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from protofed.experiment import Options, options
-from tools import api_page, notebook, typed_options
+from tools import api_page, command_pages, notebook, typed_options
 
 
 def test_the_typed_options_are_those_of_the_fields() -> None:
@@ -27,6 +27,13 @@ def test_a_name_is_on_the_page_of_the_longest_address_that_fits() -> None:
     (dataset,) = [item for item in api_page.public("protofed.data") if item.name == "Dataset"]
     with pytest.raises(LookupError, match=r"no page of PAGES .* is for elsewhere\.Dataset$"):
         api_page.page_of(dataset._replace(origin="elsewhere"))
+
+
+def test_the_pages_of_commands_are_those_of_the_command_line() -> None:
+    kept = {path.name: path.read_text(encoding="utf-8") for path in command_pages.FOLDER.glob("*.md")}
+    assert {name: text for name, text in kept.items() if name != "examples.md"} == command_pages.pages(), (
+        "make command-pages"
+    )
 
 
 def test_the_notebook_is_the_executed_script() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import protofed
-from tests.docs.test_docs import blocks
+from tests.docs.test_docs import ROOT, blocks
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 SHORT = (
@@ -21,6 +22,63 @@ SHORT = (
     (r"--seeds \d+", "--seeds 1 --jobs 1"),
 )
 """What of a command is made smaller."""
+
+
+FIRST = {
+    "first-comparison": ("runs:", "report:", "report.html"),
+    "own-data": ("healthy", "north", "mp-fedcl", "exported:", "nearest"),
+    "own-method": ("small-features", "own/own/head"),
+}
+"""The tutorials that need no data, and what their commands print."""
+
+
+def shell(lines: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Commands in one shell, where each must work."""
+    for pattern, short in SHORT:
+        lines = re.sub(pattern, short, lines)
+    python = f'python() {{ "{sys.executable}" "$@"; }}\nprotofed() {{ python -m protofed "$@"; }}\n'
+    path = os.pathsep.join([str(Path(protofed.__file__).parents[1]), *sys.path])
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", python + lines],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def script(page: str) -> str:
+    """All blocks of a page in their order; Python runs, and a method is saved under the name that commands use."""
+    text = (ROOT / f"docs/tutorials/{page}.md").read_text(encoding="utf-8")
+    parts = []
+    for language, block in re.findall(r"^```(sh|python)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
+        saved = "cat > small_features.py" if page == "own-method" else "python -"
+        parts.append(block if language == "sh" else f"{saved} <<'END_OF_BLOCK'\n{block}END_OF_BLOCK\n")
+    return "".join(parts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", FIRST)
+def test_a_tutorial_that_needs_no_data_runs(page: str, tmp_path: Path) -> None:
+    done = shell(script(page), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [word for word in FIRST[page] if word not in done.stdout] == []
+
+
+@pytest.mark.slow
+def test_the_tutorial_of_two_machines_runs(tmp_path: Path) -> None:
+    """On one machine, with a port that is free; what stops the processes runs also if a command fails."""
+    pytest.importorskip("flwr")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    lines = script("two-machines").replace("18433", port)
+    *_, stop = lines.strip().splitlines()
+    assert stop == "kill %1 %2 %3"
+    done = shell(f"set -m\ntrap 'kill %1 %2 %3; wait' EXIT\n{lines.replace(stop, '')}", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run/result.json").exists()
 
 
 def patients(folder: Path) -> None:
@@ -42,19 +100,7 @@ def test_the_commands_of_a_tutorial_run(page: str, package: str, tmp_path: Path)
     if find_spec(package) is None:
         pytest.skip(f"the data are in {package}")
     patients(tmp_path / "data")
-    lines = "".join(blocks(f"docs/tutorials/{page}.md", "sh"))
-    for pattern, short in SHORT:
-        lines = re.sub(pattern, short, lines)
-    python = f'python() {{ "{sys.executable}" "$@"; }}\nprotofed() {{ python -m protofed "$@"; }}\n'
-    path = os.pathsep.join([str(Path(protofed.__file__).parents[1]), *sys.path])
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", python + lines],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = shell("".join(blocks(f"docs/tutorials/{page}.md", "sh")), tmp_path)
     assert done.returncode == 0, done.stderr
     for word in ("classes", "own test", "global/all/head", "exported:", "nearest example", "before", "report.html"):
         assert word in done.stdout, word
