@@ -28,7 +28,7 @@ class Advice(NamedTuple):
 
 
 ADVICE = (
-    Advice("skewed labels; each client asked about all classes", SCENARIOS[0], "MP-FedCL"),
+    Advice("skewed labels; each client tested on all classes", SCENARIOS[0], "MP-FedCL"),
     Advice("each client has its own few classes: digits", SCENARIOS[1], "FedProto"),
     Advice("the same with 62 classes: letters", SCENARIOS[2], "FedProto"),
     Advice("a domain each, a frozen encoder: digits", SCENARIOS[3], "MP-FedCL"),

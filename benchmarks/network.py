@@ -89,7 +89,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def table(found: Mapping[str, Any]) -> str:
     """A line a measurement: seconds of a round."""
     lines = [
-        "| version | clients | message | seconds a round | with a test | times |",
+        "| version | clients | message | seconds per round | with a test | times |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for row in found.values():
@@ -101,7 +101,7 @@ def table(found: Mapping[str, Any]) -> str:
 
 def processes(found: Mapping[str, Any]) -> str:
     """A line a kind of process: what it takes."""
-    lines = ["| version | clients | message | process | CPU seconds a round | MB |", "|---|---:|---:|---|---:|---:|"]
+    lines = ["| version | clients | message | process | CPU seconds per round | MB |", "|---|---:|---:|---|---:|---:|"]
     for row in found.values():
         for kind in (kind for kind in KINDS.values() if kind in row["memory"]):
             cells = [row["way"], str(row["clients"]), f"{row['megabytes']:g} MB", kind]

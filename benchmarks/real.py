@@ -1,6 +1,6 @@
 """python -m benchmarks.real: ten methods on patients, text and series, for docs/tutorials/README.md.
 
-Each table is a `protofed compare`: what it has played is not played again, so it can be stopped and continued.
+Each table is a `protofed compare`: what is complete is not repeated, so it can be stopped and continued.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ def _part(name: str, found: Mapping[str, Any]) -> str:
     head += [ALL, *(f":{one}" for one in _metrics(name)), "kB a round"]
     lines = [f"### {TABLES[name].title}", "", "```sh", TABLES[name].command, "```", ""]
     lines += ["| " + " | ".join(head) + " |", "|---|---:|---|" + "---:|" * (len(head) - 3), *_rows(name, found)]
-    told = f"{runs} runs chose learning rates, then {SEEDS} seeds a method; in %, mean ± sample std, **highest mean**."
+    told = (
+        f"{runs} runs chose learning rates, then {SEEDS} seeds per method; in %, mean ± sample std, **highest mean**."
+    )
     return "\n".join([*lines, "", told])
 
 

@@ -116,7 +116,7 @@ class Page:
         return "\n".join(lines)
 
     def figure(self, *names: str) -> str:
-        """A figure's points, which the papers do not print: a line a method, a column for each value that is varied."""
+        """A figure's points, which the papers do not print: a line per method, a column for each value varied."""
         points: dict[tuple[str, ...], dict[str, Cell]] = {}
         found = self.measured(*names)
         for cell in found["cells"]:
@@ -169,7 +169,7 @@ class Page:
         return np.array([cell[key] for cell in cells])
 
     def found(self, name: str, *keys: str) -> Values:
-        """What an experiment gave with each seed, to compute with; of a curve, a row a round."""
+        """What an experiment gave with each seed, to compute with; of a curve, a row per round."""
         return _array(self._found(name, keys))
 
     def span(self, *values: Values | float, digits: int = 0) -> str:
@@ -184,7 +184,7 @@ class Page:
         return f"{math.ceil(round(largest * 10**digits, 6)) / 10**digits:.{digits}f}"
 
     def curve(self, name: str, *keys: str, rounds: Iterable[int]) -> Values:
-        """What each seed had in these rounds, to compute with: a line a round."""
+        """What each seed had in these rounds, to compute with: a line per round."""
         found = self._found(name, keys)
         return np.array([found[str(number)] for number in rounds])
 
@@ -193,7 +193,7 @@ class Page:
         return _cost(self.cell(*names, **words), self.measured(*names)["costs"])[0]
 
     def slower(self, tables: Iterable[Iterable[str]], *methods: str) -> Values:
-        """How many times FedAvg's seconds a round of these methods takes alone, in every group of tables with them."""
+        """How many times as long as FedAvg's a round of these methods takes alone, in every group of tables."""
         found = []
         for names in tables:
             runs = [one for name in names for one in self._found(ALONE, [name]).items()]
@@ -295,7 +295,7 @@ class Page:
             if values:
                 lengths = dict.fromkeys(_length(one) for one in values)
                 needed = dict.fromkeys(item for one in values for item in _needed(one))
-                data = ", ".join(item + " (not at hand)" * (item in NOT_AT_HAND) for item in needed)
+                data = ", ".join(item + " (not available)" * (item in NOT_AT_HAND) for item in needed)
                 lines.append(_row([name, dataset, str(runs), str(otherwise or ""), ", ".join(lengths), data]))
         return "\n".join(lines)
 
@@ -458,7 +458,7 @@ def render(docs: Path = DOCS) -> dict[str, str]:
 
 
 def plot(page: Page, path: Path) -> None:
-    """A row a scenario, a line a method: its accuracy, what was sent for it, and how long it took."""
+    """A row for each scenario, a line for each method: its accuracy, what was sent for it, and how long it took."""
     figure = Figure(figsize=(11, 2.2 * len(SCENARIOS)), layout="constrained")
     panels = figure.subplots(len(SCENARIOS), 3, squeeze=False, sharey="row")
     for scenario, (accuracy, sent, took) in zip(SCENARIOS, panels, strict=True):

@@ -122,7 +122,7 @@ def _shown(parameter: Any) -> str:
     """How a parameter is typed."""
     if parameter.param_type_name == "argument":
         word = (parameter.metavar or parameter.name).upper()
-        word = f"{word}…" if parameter.nargs != 1 else word
+        word = f"{word.rstrip('…')}…" if parameter.nargs != 1 else word
         return word if parameter.required else f"[{word.strip('[]')}]"
     flag = next(each for each in parameter.opts if each.startswith("--"))
     return flag if parameter.is_flag else f"{flag} {(parameter.metavar or parameter.type.name).upper()}"

@@ -306,7 +306,7 @@ def _jobs(jobs: int | None, specs: Sequence[str], on_round: OnRound | None) -> i
     session = [spec for spec in specs if spec.startswith(SESSION)]
     if jobs not in (None, 1) and (session or on_round is not None):
         what = f"{session[0].removeprefix(SESSION)} is of this session" if session else "on_round is called here"
-        raise UserError("jobs", jobs, f"{what}, so all runs are played in this process: leave it out")
+        raise UserError("jobs", jobs, f"{what}, so all runs are made in this process: leave it out")
     return 1 if jobs is None and (on_round is not None or any(map(only_here, specs))) else jobs
 
 

@@ -87,9 +87,13 @@ class Experiment:
         None, "Folder with the dataset's files, or with a folder named after the dataset.", "machine"
     )
     public: str | None = _option(None, "Dataset of public, unlabelled images, for methods that need one.", "data")
-    train_size: int | None = _option(None, "Use only the first so many training samples.", "data")
+    train_size: int | None = _option(None, "Number of training samples to use: the first ones.", "data")
     image_size: int | None = _option(
-        None, "Resize images to this side; photographs are 32 unless given.", "data", at_least=1, at_most=LARGEST_SIDE
+        None,
+        "Resize images to so many pixels a side; photographs are resized to 32 by default.",
+        "data",
+        at_least=1,
+        at_most=LARGEST_SIDE,
     )
     tokenizer: str = _option(
         "words",
@@ -98,13 +102,17 @@ class Experiment:
     )
     vocabulary: int = _option(
         10_000,
-        "Words with an id of their own, the most frequent of the training text.",
+        "Size of the vocabulary: the most frequent words of the training text.",
         "data",
         at_least=1,
         at_most=10**6,
     )
     length: int = _option(
-        128, "Token ids of a text: longer is cut off, shorter is padded.", "data", at_least=1, at_most=2**15
+        128,
+        "Length of a text in token ids: a longer one is cut off, a shorter one padded.",
+        "data",
+        at_least=1,
+        at_most=2**15,
     )
     normalise: Literal["dataset", "none", "pixels", "all", "client", "imagenet"] = _option(
         "dataset",
@@ -118,24 +126,26 @@ class Experiment:
         "data",
     )
     label: str | None = _option(
-        None, "Column of the classes (tables); one named label, class, target or y unless given.", "data"
+        None, "Column of the classes (tables); by default the one named label, class, target or y.", "data"
     )
-    client_column: str | None = _option(None, "Column that says whose a row is (tables).", "data")
+    client_column: str | None = _option(None, "Column that names the client of a row (tables).", "data")
     domain_column: str | None = _option(None, "Column that names the domain of a row (tables).", "data")
     test_column: str | None = _option(
-        None, "Column that says train or test (tables); unless given, every fifth row of a class is a test.", "data"
+        None, "Column that says train or test (tables); without it, every fifth row of a class is a test row.", "data"
     )
     drop: str | None = _option(None, "Columns that models do not see, comma-separated (tables).", "data")
     categories: str | None = _option(
-        None, "Columns whose numbers are names, comma-separated (tables); text always is.", "data"
+        None, "Columns whose numbers are categories, comma-separated (tables); text columns always are.", "data"
     )
     missing: str = _option(
-        ",NA,NaN,?,null", "Values that mean none, comma-separated, in any case; the first is empty (tables).", "data"
+        ",NA,NaN,?,null",
+        "Values that stand for a missing one, comma-separated, in upper or lower case; the first is empty (tables).",
+        "data",
     )
     fill: Literal["mean", "drop-row"] = _option(
         "mean",
-        "In place of missing numbers the training rows' mean, and a category of its own; or leave such rows out "
-        "(tables).",
+        "What a missing value becomes (tables): with mean, the mean of the training rows, or a category of its own; "
+        "with drop-row, its row is left out.",
         "data",
     )
     split: str = _option(
@@ -148,18 +158,22 @@ class Experiment:
         0.1, "Concentration of the Dirichlet draws (dirichlet, nid1, quantity): small is unequal.", "data", above=0
     )
     min_size: int = _option(10, "Least number of samples of a client (dirichlet, quantity).", "data", at_least=1)
-    balance: bool = _option(True, "A client that has its share gets nothing of the next classes (dirichlet).", "data")
+    balance: bool = _option(
+        True, "A client that has its share of samples gets none of the classes that follow (dirichlet).", "data"
+    )
     ways: int = _option(
         3, "Number of classes of a client (pathological), or its mean (ways, ways-packed).", "data", at_least=1
     )
-    half_width: int = _option(2, "Classes of a client vary by so many around --ways.", "data", at_least=0)
+    half_width: int = _option(2, "How far a client's number of classes may be from --ways.", "data", at_least=0)
     shots: int = _option(100, "Mean number of samples of a class at a client (ways, ways-packed).", "data", at_least=1)
     test_shots: int = _option(
         40, "Images of each of its classes in a client's own test set (ways, ways-packed).", "data", at_least=1
     )
     shards: int = _option(2, "Parts of the rows sorted by class that a client gets (shards).", "data", at_least=1)
     clients_per_domain: str | None = _option(
-        None, "Clients of each domain in its order, comma-separated (domains); their sum is --clients.", "data"
+        None,
+        "Number of clients of each domain, in the domains' order, comma-separated (domains); their sum is --clients.",
+        "data",
     )
     unseen: str | None = _option(
         None, "Domain that nobody trains on; models are also tested on it, as global/unseen/head.", "data"
@@ -175,46 +189,49 @@ class Experiment:
         None, "Ratio rho of the largest to the smallest class; combines with any split.", "data", at_least=1
     )
     drift: Literal["none", "sudden", "gradual"] = _option(
-        "none", "What clients hold changes into what the same split gives with another seed.", "data"
+        "none", "Each client's data changes, during the run, into what the same split gives with another seed.", "data"
     )
-    drift_round: int | None = _option(
-        None, "First round of what follows a sudden drift; the middle unless given.", "data"
-    )
+    drift_round: int | None = _option(None, "First round after a sudden drift; by default the middle one.", "data")
     novel: int = _option(
-        0, "The last so many classes are kept from training; few-shot episodes are played on them.", "data", at_least=0
+        0,
+        "Number of classes, the last ones, that are kept from training; few-shot episodes are made of them.",
+        "data",
+        at_least=0,
     )
     episode_ways: int = _option(5, "Novel classes in an episode.", "training", at_least=2)
     episode_shots: int = _option(
-        5, "Examples of each class in an episode; 15 further images of each are told apart.", "training", at_least=1
+        5, "Examples of each class in an episode; 15 further images of each are classified.", "training", at_least=1
     )
     episodes: int = _option(600, "Episodes at each evaluation, always the same ones.", "training", at_least=2)
     val_fraction: float = _option(
         0.0, "Part of each client's training data held out for validation.", "data", at_least=0, below=1
     )
     clients: int | None = _option(
-        None, f"Number of clients; {CLIENTS} unless given, or what the split says.", "data", at_least=1
+        None, f"Number of clients; by default {CLIENTS}, or what the split says.", "data", at_least=1
     )
     participation: float = _option(
         1.0, "Part of the clients that take part in a round.", "training", above=0, at_most=1
     )
     async_: int | None = _option(
         None,
-        "Asynchronous rounds: aggregate whenever so many uploads have arrived; older ones count less.",
+        "Asynchronous rounds: aggregate whenever this many uploads have arrived; older ones count less.",
         "training",
         at_least=1,
     )
     delays: str | None = _option(
         None,
-        "Seconds of a virtual clock that a client's turn takes; several, comma-separated, are dealt out as models are.",
+        "Seconds of a virtual clock that a client's turn takes; several, comma-separated, are assigned as models are.",
         "training",
     )
     model: str = _option(
         "mlp",
-        "Model that `protofed models` lists, or path/to/file.py:Name; several, comma-separated, are dealt out.",
+        "Model that `protofed models` lists, or path/to/file.py:Name; clients take several, comma-separated, in turn.",
         "model",
     )
     start: str | None = _option(
-        None, "Initial weights (safetensors), by name and shape; stem and head are drawn anew.", "model"
+        None,
+        "Initial weights (safetensors), by name and shape; the first and the last layer are initialised anew.",
+        "model",
     )
     encoder: str | None = _option(
         None, "Frozen encoder (safetensors): models see its features instead of the samples.", "model"
@@ -246,7 +263,10 @@ class Experiment:
     rounds: int = _option(100, "Communication rounds.", "training", at_least=1)
     epochs: int = _option(1, "Local epochs in a round.", "training", at_least=1)
     steps: int | None = _option(
-        None, "Local steps (batches) in a round in place of epochs, as many for every client.", "training", at_least=1
+        None,
+        "Local steps (batches) per round in place of epochs; the same number for every client.",
+        "training",
+        at_least=1,
     )
     batch_size: int = _option(32, "Local batch size.", "training", at_least=1)
     optimiser: Literal["sgd", "adam", "adamw"] = _option(
@@ -261,16 +281,18 @@ class Experiment:
         "auto", "How clients are trained; all give the same results.", "machine"
     )
     width: int | None = _option(
-        None, "Clients in one batched step (stacked engine); all of a round, unless given.", "machine", at_least=1
+        None, "Clients in one batched step (stacked engine); by default all of a round.", "machine", at_least=1
     )
     device: str = _option("auto", "cpu, cuda or cuda:N; auto takes a GPU if there is one.", "machine")
     threads: int | None = _option(
-        None, "CPU threads; unless given, all cores, shared by the runs of a comparison.", "machine", at_least=1
+        None, "CPU threads; by default all cores, shared by the runs of a comparison.", "machine", at_least=1
     )
     precision: Literal["float32", "float64", "tf32", "bf16"] = _option(
         "float32", "Arithmetic of the models; tf32 and bf16 keep weights and statistics in float32.", "training"
     )
-    deterministic: bool = _option(False, "Only operations that repeat bit by bit on a GPU; slower.", "training")
+    deterministic: bool = _option(
+        False, "Use only operations that give the same bits each time on a GPU; slower.", "training"
+    )
     eval_every: int = _option(
         1, "Rounds between evaluations; the last round is always evaluated.", "training", at_least=1
     )
@@ -286,11 +308,11 @@ class Experiment:
         "training",
     )
     time_budget: float | None = _option(
-        None, "Stop after the round in which so many seconds have passed.", "training", above=0
+        None, "Stop after the round in which this many seconds have passed.", "training", above=0
     )
     patience: int | None = _option(
         None,
-        "Stop when validation accuracy, or --val-metric, is no better for so many evaluations (--val-fraction).",
+        "Stop when validation accuracy, or --val-metric, has not improved for this many evaluations (--val-fraction).",
         "training",
         at_least=1,
     )

@@ -194,7 +194,7 @@ def test_a_run_is_played_once_at_a_time(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         finish(process)
     assert (outcome.code, outcome.out) == (2, "")
-    assert "another process is playing this run" in outcome.err
+    assert "another process is running it" in outcome.err
 
 
 def test_the_number_of_runs_at_a_time_is_checked(tmp_path: Path) -> None:

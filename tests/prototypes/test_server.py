@@ -50,7 +50,7 @@ def test_a_pool_holds_every_prototype_once(clients: int, classes: int, slots: in
 
 
 def test_prototypes_are_never_cut() -> None:
-    with pytest.raises(ValueError, match="3 slots a class do not fit into 2"):
+    with pytest.raises(ValueError, match="3 slots per class do not fit into 2"):
         random_prototypes(1, 3, 1, seed=0).widen(2)
 
 

@@ -219,7 +219,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
         (("--delays", "1,x"), "invalid value '1,x' for --delays: they must be numbers above 0"),
         (("--delays", "0"), "invalid value '0' for --delays: they must be numbers above 0"),
         (("--delays", "inf"), "invalid value 'inf' for --delays: they must be numbers above 0"),
-        (("--delays", "1,1,1,1,1"), "invalid value '1,1,1,1,1' for --delays: there are 4 clients to deal them out to"),
+        (("--delays", "1,1,1,1,1"), "invalid value '1,1,1,1,1' for --delays: there are 4 clients to assign them to"),
         (("--async", "2", "--participation", "0.5"), "with --async every client trains all the time"),
         (("--async", "2", "--drift", "sudden"), "with --async what a client holds would change within its turn"),
         (("--async", "2", "--defence", "median"), "with --async uploads of several ages are not compared"),

@@ -84,7 +84,7 @@ def test_one_process_plays_a_run(tmp_path: Path) -> None:
     first = RunFolder.create(tmp_path / "run", Experiment())
     second = RunFolder.open(tmp_path / "run")
     with first:
-        with pytest.raises(UserError, match="another process is playing this run"):
+        with pytest.raises(UserError, match="another process is running it"):
             second.claim()
         with pytest.raises(UserError, match="another process"), second:
             pass

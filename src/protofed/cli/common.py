@@ -79,7 +79,7 @@ Jobs = Annotated[
         "--jobs",
         metavar="INT",
         help="Runs at a time, each in a process of its own; 1 is one after the other. "
-        "[default: one a core, or up to 4 on a GPU]",
+        "[default: one per core, or up to 4 on a GPU]",
     ),
 ]
 

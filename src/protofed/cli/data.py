@@ -23,7 +23,7 @@ def data_command(
     name: Annotated[str, typer.Argument(metavar="PATH|NAME", help="A file, a folder, or a name as --dataset has it.")],
     as_json: Json = False,
 ) -> None:
-    """Show what a dataset holds, and what of it would be refused; exit code 2 if anything would."""
+    """Show what a dataset holds, and what in it would be refused; exit code 2 if anything would."""
     from protofed.data.look import look, named_data
 
     about = look(Experiment.from_mapping({**flags, "dataset": named_data(name)}))

@@ -65,7 +65,7 @@ def init_command(
     host: Annotated[
         str | None,
         typer.Option(
-            "--host", help="Where clients reach the server; this machine alone, unless given (docs/deployment.md)."
+            "--host", help="Where clients reach the server; by default this machine alone (docs/deployment.md)."
         ),
     ] = None,
     port: Annotated[int | None, typer.Option("--port", help="The server's port.")] = None,
@@ -113,7 +113,9 @@ def client_command(
     ] = None,
     explain: Annotated[
         Path | None,
-        typer.Option("--explain", metavar="EXPERIMENT", help="Say what of an experiment would be refused, and end."),
+        typer.Option(
+            "--explain", metavar="EXPERIMENT", help="List what this client would refuse of an experiment, and exit."
+        ),
     ] = None,
     metrics_port: MetricsPort = None,
 ) -> None:
@@ -143,7 +145,7 @@ def export_command(
     out: NewModel,
     run: Annotated[
         str | None,
-        typer.Option("--run", help="Which run, a folder in the client's memory; its last one, unless given."),
+        typer.Option("--run", help="Name of the run, a folder in the client's memory; by default the last one."),
     ] = None,
     own: Annotated[
         bool, typer.Option("--own", help="The client's own model, also where the server sends an averaged one.")
@@ -201,7 +203,7 @@ def run_command(
 
 @command("status", "deploy status federation", group)
 def status_command(folder: Dir, as_json: Json = False) -> None:
-    """Who is connected, and what has been run."""
+    """Show who is connected, and what has been run."""
     need_flower()
     from protofed.deploy import federation_runs
     from protofed.deploy.federation import FederationFolder

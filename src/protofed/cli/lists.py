@@ -13,14 +13,14 @@ import typer
 from protofed.cli.common import Json, command
 from protofed.errors import UserError, unknown
 
-Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this one, with all that is known of it.")]
+Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this one, in detail.")]
 
 
 @command("methods", "methods fedproto")
 def methods_command(
     name: Name = None,
     matrix: Annotated[
-        bool, typer.Option("--matrix", help="All of them beside each other: what each sends, keeps and needs.")
+        bool, typer.Option("--matrix", help="Show all methods in one table: what each sends, keeps and needs.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -117,7 +117,7 @@ def datasets_command(
 
 @command("attacks", "attacks")
 def attacks_command(as_json: Json = False) -> None:
-    """List the attacks that experiments can play."""
+    """List the attacks that experiments can simulate."""
     from protofed.trust.attacks import ATTACKS
 
     _list(

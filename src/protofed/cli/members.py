@@ -16,7 +16,7 @@ from protofed.errors import missing_value, misused
 
 Request = Annotated[Path, typer.Argument(metavar="REQUEST", help="The request.csr that the client has sent.")]
 Number = Annotated[int, typer.Option("--id", help="Which client.")]
-Days = Annotated[int | None, typer.Option("--days", help="For how many days; `days` of federation.yaml, unless given.")]
+Days = Annotated[int | None, typer.Option("--days", help="For how many days; by default `days` of federation.yaml.")]
 
 
 def _passphrase(folder: Path) -> str:
@@ -24,14 +24,14 @@ def _passphrase(folder: Path) -> str:
     asked = f"passphrase of {folder}/server/ca.key: "
     found = getpass.getpass(asked) if sys.stdin.isatty() else sys.stdin.readline()
     if not found.strip():
-        raise missing_value("passphrase", f"it is that of {folder}/server/ca.key, which `deploy init` has said")
+        raise missing_value("passphrase", f"it is that of {folder}/server/ca.key, which `deploy init` printed")
     return found.strip()
 
 
 @command("join", "deploy join site --name north", group)
 def join_command(
     place: Annotated[Path, typer.Argument(metavar="PLACE", help="The client's folder; it is made.")],
-    name: Annotated[str, typer.Option("--name", help="What people call the client.")],
+    name: Annotated[str, typer.Option("--name", help="The client's name, for people.")],
     renew: Annotated[
         bool, typer.Option("--renew", help="Make another key; the old one holds until the new one is admitted.")
     ] = False,
@@ -52,11 +52,11 @@ def admit_command(
     request: Request,
     number: Annotated[
         int | None,
-        typer.Option("--id", help="The number of one that was removed; the next new one, unless given."),
+        typer.Option("--id", help="The number of a client that was removed; by default the next new number."),
     ] = None,
     days: Days = None,
 ) -> None:
-    """Let a client in that has asked for it; from the next round on, also of a run that is going on."""
+    """Admit a client that has asked for it, from the next round on, also to a run in progress."""
     need_flower()
     from protofed.deploy import membership
     from protofed.deploy.federation import FederationFolder
@@ -72,7 +72,7 @@ def admit_command(
 
 @command("remove", "deploy remove federation --id 2", group)
 def remove_command(folder: Dir, number: Number) -> None:
-    """Answer a client no longer, from its next call on."""
+    """Stop answering a client, from its next call on."""
     need_flower()
     from protofed.deploy import membership
     from protofed.deploy.federation import FederationFolder
@@ -102,7 +102,7 @@ def renew_command(
     federation = FederationFolder.open(folder)
     if request is not None:
         if len(numbers or ()) != 1:
-            raise misused("--request", "it is of one client", hint="name it: --id K")
+            raise misused("--request", "it is for one client", hint="name it: --id K")
         key, name = read_request(request)
         print(f"{name} asks, with the key {fingerprint(key)}: the client must say the same", flush=True)
     passphrase = _passphrase(folder)
@@ -120,7 +120,7 @@ def renew_command(
 
 @command("members", "deploy members federation", group)
 def members_command(folder: Dir, as_json: Json = False) -> None:
-    """Who was admitted, since and until when, by which key, and who is connected."""
+    """Show who was admitted, since and until when, by which key, and who is connected."""
     need_flower()
     from protofed.deploy import membership
     from protofed.deploy.federation import FederationFolder

@@ -28,7 +28,7 @@ def audit_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Who asked for what, what left, what was refused."""
+    """Show who asked for what, what left, and what was refused."""
     from protofed.deploy.audit import audit, moment
     from protofed.deploy.audit_page import as_text, written
     from protofed.internal.atomic_files import write_text

@@ -144,12 +144,12 @@ def resume_command(
         str | None, typer.Option("--jobs", metavar="INT", help="Runs at a time from now on. [default: as before]")
     ] = None,
     retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Also play runs again that have failed, from their last checkpoints.")
+        bool, typer.Option("--retry-failed", help="Also continue runs that have failed, from their last checkpoints.")
     ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Continue what was begun, from its last checkpoint."""
+    """Continue a run or a study from its last checkpoint."""
     from protofed.engines.distributed import join
     from protofed.runs.failure import FailedRun, forget_failure
     from protofed.runs.folder import RunFolder, run_folders
@@ -207,7 +207,7 @@ def split_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show who holds what, or write which rows are whose."""
+    """Show which client holds what, or write which rows belong to which client."""
     from protofed.data.build import division_of, federation_of
     from protofed.data.index_files import write_division
     from protofed.report.split_heatmap import heat_map

@@ -66,7 +66,7 @@ def export_command(
     onnx: Onnx = False,
     as_json: Json = False,
 ) -> None:
-    """Make a model of a run, usable without it."""
+    """Export the model of a run; it is usable without the run."""
     from protofed.deploy.owner import dataset_at
     from protofed.runs.folder import RunFolder
     from protofed.serving.export import export
@@ -119,7 +119,9 @@ def predict_command(
     reject: Annotated[
         float | None,
         typer.Option(
-            "--reject", metavar="PART", help="Refuse what is farther off than all but this part of known samples."
+            "--reject",
+            metavar="PART",
+            help="Refuse a sample that is farther from its prototype than all but this part of the known samples.",
         ),
     ] = None,
     own_model: OwnModel = None,
@@ -127,7 +129,7 @@ def predict_command(
     as_json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
 ) -> None:
-    """Say which class samples are of, and why."""
+    """Predict the classes of samples, and say why."""
     from protofed.serving.inputs import read
     from protofed.serving.predictor import load
 
@@ -186,7 +188,7 @@ def onboard_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Let a new client join, which trains only itself."""
+    """Let a new client join an exported model; only that client trains."""
     from protofed.serving.onboard import EPOCHS, onboard
     from protofed.serving.predictor import load
 
@@ -205,7 +207,7 @@ def onboard_command(
 @command("forget", "forget runs/fed3r-digits-seed0 --client 2 --out model")
 def forget_command(
     folder: RunDir,
-    client: Annotated[int, typer.Option("--client", metavar="INT", help="Whom the model is to forget.")],
+    client: Annotated[int, typer.Option("--client", metavar="INT", help="The client to take out of the model.")],
     out: NewModel,
     as_json: Json = False,
 ) -> None:
@@ -338,7 +340,7 @@ def _like(example: dict[str, Any]) -> str:
 
 
 def _csv(rows: list[dict[str, Any]]) -> None:
-    """A line an image; the further classes are class_2, distance_2 and so on."""
+    """A line per image; the further classes are class_2, distance_2 and so on."""
     flat = []
     for row in rows:
         further = enumerate(row.pop("top")[1:], 2)

@@ -42,7 +42,7 @@ Score = Annotated[
     typer.Option("--score", metavar="STR", help="Accuracy to show, as model/test/rule. [default: the methods' own]"),
 ]
 
-MaxK = Annotated[str, typer.Option("--max-k", metavar="INT", help="Largest number of prototypes a class to try.")]
+MaxK = Annotated[str, typer.Option("--max-k", metavar="INT", help="Largest number of prototypes per class to try.")]
 
 
 @command("sweep", "sweep --method mp-fedcl --grid k=1,2,4 --grid alpha=0.1,1")
@@ -88,7 +88,7 @@ def choose_k_command(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Choose K, the number of prototypes a class."""
+    """Choose K, the number of prototypes per class."""
     with getting_ready(quiet):
         from protofed.runs.folder import fresh_path
         from protofed.studies.choose_k import ChoiceStudy

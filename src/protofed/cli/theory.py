@@ -19,7 +19,7 @@ def theory_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")],
     points: Annotated[
         int,
-        typer.Option(help="How many points of the run, evenly spaced; 1: its end alone, without playing it again."),
+        typer.Option(help="How many points of the run, evenly spaced; 1: its end alone, without repeating the run."),
     ] = 5,
     quiet: Quiet = False,
     as_json: Json = False,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SECONDS = 1.0
 """Between two looks at the files."""
-Once = Annotated[bool, typer.Option("--once", help="Show how it is now, and end.")]
+Once = Annotated[bool, typer.Option("--once", help="Show the present state, and exit.")]
 Serve = Annotated[bool, typer.Option("--serve", help="On a web page for this machine, until Ctrl-C.")]
 Port = Annotated[str | None, typer.Option("--port", metavar="INT", help="Of the page. [default: a free one]")]
 

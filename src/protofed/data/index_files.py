@@ -94,7 +94,7 @@ def read_division(name: str) -> Division:
 
 
 def write_division(division: Division, path: Path) -> None:
-    """Write what `read_division` reads, a line a client."""
+    """Write what `read_division` reads, a line per client."""
     parts = {"train": division.train, "test": division.test or ()}
     texts = [
         f'"{part}": [\n' + ",\n".join(json.dumps(rows.tolist()) for rows in lists) + "\n]"

@@ -56,7 +56,7 @@ def admit_client(
 
 
 def remove_client(federation: FederationFolder, number: int) -> Admission:
-    """Answer a client no longer, from its next call on."""
+    """Stop answering a client, from its next call on."""
     with federation.members_file.changing() as members:
         remove(members, number)
         member = members[number]

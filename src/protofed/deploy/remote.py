@@ -134,7 +134,7 @@ class Remote(Clients):
         return left_out
 
     def test_and_round(self, who: Sequence[int], broadcast: Broadcast, clock: Clock) -> tuple[Evaluation, Outcome]:
-        """In one message a client: those of the round test before they train, the others only test."""
+        """In one message per client: those of the round test before they train, the others only test."""
         if not who:
             return self.evaluate(broadcast), self.round(who, broadcast, clock)
         self._scores = {}

@@ -1,4 +1,4 @@
-"""Clients elsewhere of whose uploads the server learns the sum alone: five exchanges a round (trust/secagg.py)."""
+"""Clients elsewhere of whose uploads the server learns the sum alone: five exchanges per round (trust/secagg.py)."""
 
 from __future__ import annotations
 

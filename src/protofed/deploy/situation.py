@@ -130,7 +130,7 @@ class Watching:
 
 
 def table(now: Situation) -> TextTable:
-    """For a terminal: a row a client."""
+    """For a terminal: a row per client."""
     server = "the server is running" if now.running else "the server is not running"
     run = f"no run so far, {server}"
     if now.run:

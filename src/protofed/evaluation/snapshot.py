@@ -90,7 +90,7 @@ class Snapshot:
             if found.shape != shape or found.dtype != kind or not bool(found.isfinite().all()):
                 raise UserError(name, f"{found.dtype} {list(found.shape)}", f"it must be {kind} {list(shape)}, finite")
         if points > POINTS or number > PROTOTYPES * len(self.kinds):
-            raise UserError("points", max(points, number), "a snapshot does not hold so many")
+            raise UserError("points", max(points, number), "a snapshot does not hold that many")
         return self
 
 

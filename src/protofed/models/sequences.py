@@ -65,7 +65,7 @@ class SequenceNet(nn.Module):
         self.head = nn.Linear(self.feature_size, classes)
 
     def prepare(self, inputs: int) -> None:
-        """Make the layers of `encode`, which gets so many numbers a step."""
+        """Make the layers of `encode`, which gets so many numbers per step."""
         raise NotImplementedError
 
     def encode(self, steps: Tensor, real: Tensor) -> Tensor:

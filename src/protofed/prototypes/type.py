@@ -70,5 +70,5 @@ class Prototypes(NamedTuple):
         """Add empty slots, so that there are `slots` per class."""
         extra = slots - self.counts.shape[-1]
         if extra < 0:
-            raise ValueError(f"{self.counts.shape[-1]} slots a class do not fit into {slots}")
+            raise ValueError(f"{self.counts.shape[-1]} slots per class do not fit into {slots}")
         return Prototypes(pad(self.vectors, (0, 0, 0, extra)), pad(self.counts, (0, extra)))

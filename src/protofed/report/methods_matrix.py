@@ -32,7 +32,7 @@ SHORT = ("method", "stays at the client", "model", "architectures", "needs", "se
 
 
 def matrix() -> list[dict[str, str]]:
-    """A row a method of ours, in the order of the registry."""
+    """A row per method of ours, in the order of the registry."""
     return [_row(name) for name in METHODS]
 
 

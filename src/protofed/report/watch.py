@@ -97,7 +97,7 @@ def _run(path: Path, name: str) -> Watched:
 
 
 def table(view: View) -> TextTable:
-    """A row a run; every accuracy of a single one below it."""
+    """A row per run; every accuracy of a single one below it."""
     below = f"{view.waiting} runs have not begun" if view.waiting else ""
     if len(view.runs) == 1 and not view.waiting:
         below = ", ".join(f"{name} {value:.1f}" for name, value in view.runs[0].accuracy.items())

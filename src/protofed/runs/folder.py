@@ -69,7 +69,7 @@ class RunFolder:
                 fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 claim.close()
-                raise UserError("DIR", str(self.path), "another process is playing this run") from None
+                raise UserError("DIR", str(self.path), "another process is running it") from None
             except OSError:  # a file system without locks
                 pass
             self._claim = claim

@@ -118,7 +118,7 @@ class Asking(Progress):
 
 
 class Lines(Progress):
-    """One line a round, or two lines a run when there are several."""
+    """One line per round, or two lines per run when there are several."""
 
     def __init__(self, runs: int = 1) -> None:
         self.runs = runs

@@ -140,7 +140,7 @@ def _check_turns(experiment: Experiment, method: Method, engine: Engine) -> None
     """Refuse delays of more clients than there are, and asynchronous rounds that cannot be."""
     total = engine.federation.total
     if experiment.delays is not None and experiment.delays.count(",") >= total:
-        raise UserError("--delays", experiment.delays, f"there are {total} clients to deal them out to")
+        raise UserError("--delays", experiment.delays, f"there are {total} clients to assign them to")
     if experiment.async_ is not None:
         if experiment.async_ > total:
             raise UserError("--async", experiment.async_, f"there are {total} clients")

@@ -51,7 +51,7 @@ class PrototypeIndex(NamedTuple):
         return cls(prototypes.pooled(), tags[..., 0], tags[..., 1])
 
     def flat(self) -> dict[str, Tensor]:
-        """The file's form: one row a prototype, in the order of the classes."""
+        """The file's form: one row per prototype, in the order of the classes."""
         filled = self.prototypes.filled
         return {
             "vectors": self.prototypes.vectors[filled].float(),

@@ -1,4 +1,4 @@
-"""Several methods × seeds on the same footing: a row a method. It is a sweep with an empty grid."""
+"""Several methods × seeds on the same footing: a row per method. It is a sweep with an empty grid."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ class ComparisonStudy(GridStudy[Comparison]):
         return with_values(dataclasses.replace(self.experiment, params=mine), setting)
 
     def assemble(self, endings: Sequence[Ending], folder: Path | None) -> Comparison:
-        """A row a method."""
+        """A row per method."""
         tuned: list[Tuned] = []
         if self.tuning is not None:
             trials, endings = endings[: len(self.tuning.trials)], endings[len(self.tuning.trials) :]

@@ -168,7 +168,7 @@ def _common(mine: bytes, theirs: bytes, purpose: str) -> bytes:
     try:
         shared = X25519PrivateKey.from_private_bytes(mine).exchange(X25519PublicKey.from_public_bytes(theirs))
     except ValueError:
-        raise RefusedError("a public key is none") from None
+        raise RefusedError("a public key is not valid") from None
     return _derived(shared, purpose)
 
 
@@ -229,7 +229,7 @@ class Member:
         """Step 2: sealed shares for all others whose keys these are."""
         self._check(publics)
         if any(len(public) != PUBLIC for public in publics.values()):
-            raise RefusedError("a public key is none")
+            raise RefusedError("a public key is not valid")
         if not publics.keys() <= set(self.who):  # the threshold is of those who were to take part
             raise RefusedError("there are keys of clients that were not to take part")
         if publics[self.number][:SECRET] != _public(self.sealing):
@@ -336,7 +336,7 @@ class Member:
         except (InvalidTag, ValueError):
             raise RefusedError(f"the shares of client {other} are damaged") from None
         if len(both) != 2 * SHARE:
-            raise RefusedError(f"the shares of client {other} are none")
+            raise RefusedError(f"the shares of client {other} are not valid")
         return both
 
 

@@ -87,7 +87,9 @@ def _numbers(path: Path, what: str, arrays: Sequence[Any]) -> tuple[list[Tensor]
     for array in arrays:
         if array.ndim != 1 or not len(array) or array.dtype.kind not in "iuU":
             got = f"{array.dtype} {list(array.shape)}"
-            raise UserError("PATH", str(path), f"its {what} are {got}, and must be whole numbers or text, one an image")
+            raise UserError(
+                "PATH", str(path), f"its {what} are {got}, and must be whole numbers or text, one per image"
+            )
     if arrays[0].dtype.kind == "U":
         names, places = np.unique(np.concatenate(arrays), return_inverse=True)
         edges = np.cumsum([len(array) for array in arrays])[:-1]
@@ -119,7 +121,7 @@ def _samples(path: Path, array: Any) -> Tensor:
         return numbers
     if int(array.min()) < 0 or int(array.max()) >= 2**31:
         why = f"its whole numbers are token ids, from 0, and go from {array.min()} to {array.max()}"
-        raise UserError("PATH", str(path), why, hint="numbers that are measured belong into an array of floats")
+        raise UserError("PATH", str(path), why, hint="numbers that are measured belong in an array of floats")
     return torch.from_numpy(array.astype(np.int64))
 
 

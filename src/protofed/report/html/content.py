@@ -190,7 +190,7 @@ def _tuning(folder: Path) -> list[str]:
     values = read_json(path) if path.is_file() else {}
     tuned: Any = values.get("tuning", []) if isinstance(values, dict) else None
     if not fits(tuned, list[dict[str, Any]]) or not all(isinstance(one.get("told"), str) for one in tuned):
-        raise UserError("FILE", str(path), "its tuning must tell what was chosen")
+        raise UserError("FILE", str(path), "its tuning must say what was chosen")
     return [one["told"] for one in tuned]
 
 

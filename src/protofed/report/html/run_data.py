@@ -125,7 +125,7 @@ def _each_client(tested: Sequence[Round]) -> dict[str, Any]:
 
 
 def _prototypes(rounds: Sequence[Round]) -> dict[str, dict[str, list[Any]]]:
-    """Of each set the server sends: prototypes a class, padding and drift over rounds; and what clients send."""
+    """Of each set the server sends: prototypes per class, padding and drift over rounds; and what clients send."""
     found: dict[str, dict[str, list[Any]]] = {}
     for name in rounds[-1].prototypes:
         lines = [played.prototypes.get(name) for played in rounds]

@@ -14,7 +14,7 @@ from protofed.studies.significance import against_best
 
 
 def compared(lines: Mapping[str, Sequence[Mapping[str, Any]]], scores: Sequence[str]) -> list[dict[str, Any]]:
-    """A row a line: each accuracy over its seeds, traffic and time; only of runs that came to their end."""
+    """A row per line: each accuracy over its seeds, traffic and time; only of runs that came to their end."""
     rows: list[dict[str, Any]] = []
     for label, every in lines.items():
         runs = [run for run in every if run["complete"]]
