@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
@@ -47,13 +47,19 @@ def on_files(files: Files, config: Any) -> Files:
     texts = {place: (ROOT / name).read_text(encoding="utf-8") for name, place in PAGES.items()}
     for place, text in texts.items():
         files.append(File.generated(config, place, content=text))
-    linked: set[str] = set()
-    for file in files.documentation_pages():
-        linked |= {goal for goal in _goals(file.src_uri, file.content_string) if _place(goal).startswith("files/")}
-    for goal in sorted(linked):
-        if not (ROOT / goal).is_file():
-            raise PluginError(f"a page links to {goal}, which is no file")
-        files.append(File.generated(config, _place(goal), content=(ROOT / goal).read_bytes()))
+    waiting = list(files.documentation_pages())
+    while waiting:  # a linked file may be a page, with links of its own
+        page = waiting.pop()
+        for goal in sorted(_goals(page.src_uri, page.content_string)):
+            place = _place(goal)
+            if not place.startswith("files/") or files.get_file_from_path(place):
+                continue
+            if not (ROOT / goal).is_file():
+                raise PluginError(f"{page.src_uri} links to {goal}, which is no file")
+            content = (ROOT / goal).read_bytes()
+            file = File.generated(config, place, content=content, inclusion=InclusionLevel.NOT_IN_NAV)
+            files.append(file)
+            waiting += [file] if file.is_documentation_page() else []
     report = ROOT / config.extra["live_report"]
     files.append(File.generated(config, "live/report.html", content=report.read_bytes()))
     return files
@@ -76,6 +82,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 def _source(place: str) -> str:
     """Where a page of the site is in the repository."""
+    if place.startswith("files/"):
+        return place.removeprefix("files/")
     return next((name for name, moved in PAGES.items() if moved == place), f"docs/{place}")
 
 
