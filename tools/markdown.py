@@ -38,6 +38,8 @@ def _lines(lines: list[str]) -> Iterator[str]:
         fence = bool(_FENCE.match(line))
         if fenced or fence or _ALONE.match(line) or _ITEM.match(line):
             yield from _filled(paragraph)
+            if _ITEM.match(line) and paragraph and not _ITEM.match(paragraph[0]) and not fenced:
+                yield ""  # MkDocs wants it before a list
             paragraph = []
         if fence:
             fenced, shell = not fenced, line.strip() == "```sh"

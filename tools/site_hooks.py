@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
@@ -18,6 +20,7 @@ PAGES = {"README.md": "index.md"} | {
 """Pages of the repository's root, and where they are in the site."""
 
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.DOTALL)
 FENCE = re.compile(r"^```.*?^```$", flags=re.MULTILINE | re.DOTALL)
 
 
@@ -78,6 +81,16 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.MULTILINE | re.DOTALL)
     return "".join(part if part.startswith("```") else LINK.sub(moved, part) for part in parts)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Show formulas as MathML, which browsers draw by themselves."""
+
+    def drawn(match: re.Match[str]) -> str:
+        block = match[1] == "div"
+        return str(convert(unescape(match[2]), display="block" if block else "inline"))
+
+    return FORMULA.sub(drawn, html)
 
 
 def _source(place: str) -> str:

@@ -59,7 +59,7 @@ def test_what_is_wrapped_reads_the_same(text: str, first: str) -> None:
 
 def test_items_and_paragraphs_stay_apart() -> None:
     text = "one\ntwo\n- item\n  of it\n- another\n\n> quoted\n"
-    assert wrapped(text) == "one two\n- item of it\n- another\n\n> quoted\n"
+    assert wrapped(text) == "one two\n\n- item of it\n- another\n\n> quoted\n"
 
 
 def test_no_line_begins_with_what_would_be_markup() -> None:
