@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.chromium import Chrome, errors, opened, requests
+from protofed.report.html import gather, write_report
+from tests.support.chromium import Chrome, barriers, dark, errors, opened, phone, requests, smallest_text, too_wide
 from tests.support.command_line import succeed
 
 pytestmark = pytest.mark.browser
 
-SECTIONS = ("summary", "curves", "holds", "clients", "confusion", "plane", "prototypes", "costs")
+SECTIONS = (
+    *("runs", "summary", "curves", "loss", "configurations", "holds", "clients", "classes"),
+    *("confusion", "plane", "prototypes", "costs"),
+)
+EVIL = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
 
 
 @pytest.fixture(scope="module")
@@ -32,42 +38,114 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def browser(page: Path, request: pytest.FixtureRequest) -> Iterator[Chrome]:
     """The page, open in a window of a desk's size."""
     with opened() as chrome:
-        feature = [{"name": "prefers-color-scheme", "value": request.param}]
-        chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": feature})
+        dark(chrome, request.param)
         chrome.get(page.as_uri())
         yield chrome
+
+
+@pytest.fixture(autouse=True)
+def _afresh(browser: Chrome, page: Path) -> None:
+    """What one test has chosen does not matter to the next."""
+    browser.get("about:blank")
+    browser.get(page.as_uri())
 
 
 def count(browser: Chrome, selector: str) -> int:
     return int(browser.execute_script("return document.querySelectorAll(arguments[0]).length", selector))
 
 
+def texts(browser: Chrome, selector: str) -> list[str]:
+    script = "return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)"
+    return list(browser.execute_script(script, selector))
+
+
 def data(browser: Chrome) -> dict[str, Any]:
     return dict(json.loads(browser.execute_script("return document.getElementById('data').textContent")))
 
 
+def press(browser: Chrome, selector: str, *keys: str) -> None:
+    browser.execute_script("document.querySelector(arguments[0]).focus()", selector)
+    for key in keys:
+        browser.switch_to.active_element.send_keys(key)
+
+
+def tip(browser: Chrome) -> str:
+    return str(browser.find_element("id", "tip").text)
+
+
+def click(browser: Chrome, selector: str, shift: bool = False) -> None:
+    from selenium.webdriver import ActionChains, Keys
+
+    node = browser.find_element("css selector", selector)
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", node)
+    chain = ActionChains(browser)
+    (chain.key_down(Keys.SHIFT).click(node).key_up(Keys.SHIFT) if shift else chain.click(node)).perform()
+
+
+def select(browser: Chrome, name: str, value: str) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    Select(browser.find_element("id", name)).select_by_value(value)
+
+
 def test_nothing_is_wrong_and_nothing_is_fetched(browser: Chrome, page: Path) -> None:
     assert errors(browser) == []
-    assert requests(browser) <= {page.as_uri()}
+    assert requests(browser) <= {page.as_uri(), "about:blank"}
 
 
-@pytest.mark.parametrize("section", SECTIONS)
-def test_each_figure_is_there(section: str, browser: Chrome) -> None:
-    assert count(browser, f"#{section}[data-drawn=yes]") == 1
+def test_the_page_may_not_fetch_anything(browser: Chrome) -> None:
+    answer = browser.execute_async_script("""
+        const done = arguments[0];
+        fetch("http://127.0.0.1:9/").then(() => done("fetched"), (error) => done(String(error)));
+    """)
+    assert "Failed to fetch" in answer
+    assert any("Content Security Policy" in entry["message"] for entry in browser.get_log("browser"))
+
+
+def test_each_section_is_there(browser: Chrome) -> None:
+    assert [count(browser, f"#{section}[data-drawn=yes]:not([hidden])") for section in SECTIONS] == [1] * len(SECTIONS)
+    assert {f"#{section}" for section in SECTIONS} <= set(
+        browser.execute_script("return [...document.querySelectorAll('nav a')].map((one) => one.getAttribute('href'))")
+    )
 
 
 def test_figures_show_their_data(browser: Chrome) -> None:
     told = data(browser)
     lines, first = len(told["lines"]), next(iter(told["looks"].values()))
-    assert count(browser, "#curves path.curve") == lines
-    assert count(browser, "#holds rect.cell") == 4 * 10
+    assert count(browser, "#curves path.curve") == count(browser, "#loss path.curve") == lines
+    assert count(browser, "#holds td.cell") == 4 * 10
     assert count(browser, "#clients circle.dot") == 4 * lines
-    assert count(browser, "#confusion rect.cell") == 100
+    assert count(browser, "#classes td.cell") == 10 * lines
+    assert count(browser, "#confusion td.cell") == 100
     assert count(browser, "#plane circle.point") == len(first["points"]) > 100
     assert count(browser, "#plane .mark") >= len(first["marks"])
-    assert count(browser, "#table tbody tr") == lines
-    assert count(browser, "#prototypes path.curve") >= 3
+    assert count(browser, "#runs tbody tr") == 2 * lines
+    assert count(browser, "#summary tbody tr") == lines
     assert count(browser, "#costs rect.bar") >= 2 * lines
+    assert [int(text) for text in texts(browser, "#holds td.cell")] == [n for row in first["holds"] for n in row]
+    assert texts(browser, "#holds .scale")[0].split() == ["0", str(max(map(max, first["holds"])))]
+    assert "client 0 (scanned)" in texts(browser, "#holds tbody th")
+    assert any("lambda1" in text for text in texts(browser, "#configurations tbody td"))
+
+
+def test_numbers_are_those_of_the_results(browser: Chrome, page: Path) -> None:
+    """Of every run the accuracy, the megabytes and the seconds; of every method the mean: 21 numbers."""
+    titles = [re.sub(r" [▴▾]$", "", text) for text in texts(browser, "#runs thead th")]
+    rows = [texts(browser, f"#runs tbody tr:nth-child({n}) > *") for n in range(1, 7)]
+    means: dict[str, list[float]] = {}
+    score = data(browser)["score"]
+    for row in rows:
+        shown = dict(zip(titles, row, strict=True))
+        result = json.loads((page.parent / shown["run"] / "result.json").read_text())
+        assert shown["%"] == f"{result['accuracy'][result['score']]['last']:.2f}"
+        assert float(shown["MB"]) == float(f"{(result['bytes_up'] + result['bytes_down']) / 1e6:.3g}")
+        assert float(shown["seconds"]) == float(f"{result['seconds']:.3g}")
+        means.setdefault(result["method"], []).append(result["accuracy"][score]["last"])
+    summary = dict(
+        zip(texts(browser, "#summary tbody th"), texts(browser, "#summary tbody td:nth-child(2)"), strict=True)
+    )
+    for method, values in means.items():
+        assert summary[method].startswith(f"{sum(values) / len(values):.2f} ± ")
 
 
 def colours(browser: Chrome) -> list[str]:
@@ -75,11 +153,11 @@ def colours(browser: Chrome) -> list[str]:
     return list(browser.execute_script(script))
 
 
-def test_a_click_changes_the_colours(browser: Chrome) -> None:
+def test_a_choice_changes_the_colours(browser: Chrome) -> None:
     told = next(iter(data(browser)["looks"].values()))
     seen = {}
     for place, by in ((5, "domain"), (4, "client"), (2, "class")):
-        browser.find_element("css selector", f"#plane button[data-by={by}]").click()
+        select(browser, "plane-by", by)
         seen[by] = colours(browser)
         assert len(set(seen[by])) == len({point[place] for point in told["points"]})
     assert seen["class"] != seen["domain"]
@@ -91,33 +169,143 @@ def test_pointing_at_a_mark_says_what_it_is(browser: Chrome) -> None:
     mark = browser.find_element("css selector", "#plane svg .mark")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", mark)
     ActionChains(browser).move_to_element(mark).perform()
-    assert "prototype of class" in browser.find_element("id", "tip").text
+    assert "class" in tip(browser)
+
+
+def test_a_crosshair_says_values(browser: Chrome) -> None:
+    from selenium.webdriver import ActionChains
+
+    node = browser.find_element("css selector", "#curves svg")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", node)
+    ActionChains(browser).move_to_element(node).perform()
+    told = tip(browser).splitlines()
+    round_ = int(told[0].removeprefix("round "))
+    lines, score = data(browser)["lines"], data(browser)["score"]
+    for label, runs in lines.items():
+        values = [run["curves"][score][round_ - 1] for run in runs]
+        assert any(one.startswith(f"{label}: {sum(values) / len(values):.2f}") for one in told[1:]), told
+
+
+def test_the_keyboard_is_enough(browser: Chrome) -> None:
+    from selenium.webdriver import Keys
+
+    browser.find_element("tag name", "body").send_keys(Keys.TAB)
+    assert "Skip" in browser.switch_to.active_element.text
+    press(browser, "#curves .steps", Keys.END, Keys.ARROW_LEFT)
+    assert tip(browser).startswith("round 3")
+    slider = browser.find_element("css selector", "#curves .steps")
+    assert (slider.get_attribute("aria-valuenow"), slider.get_attribute("aria-valuetext")[:7]) == ("2", "round 3")
+    press(browser, "#plane .steps", Keys.ARROW_RIGHT)
+    assert "class" in tip(browser)
+    press(browser, "#curves .figure .legend button", Keys.SPACE)
+    assert count(browser, "#curves path.curve") == 2
+    press(browser, "#runs-by-0", Keys.ENTER)
+    assert browser.switch_to.active_element.get_attribute("id") == "runs-by-0"  # where one was
+    press(browser, "#client-1", Keys.ENTER)
+    assert count(browser, "#clients path.curve") == 2  # of the lines that are not hidden
+    unreachable = browser.execute_script("""
+        return [...document.querySelectorAll("select, input, button, a[href], .wide, .steps")]
+          .filter((one) => one.tabIndex < 0).length""")
+    assert unreachable == 0
+
+
+def test_a_click_on_a_name_hides_its_line(browser: Chrome) -> None:
+    click(browser, "#curves .legend li:nth-child(2) button")
+    assert (count(browser, "#curves path.curve"), count(browser, "#loss path.curve")) == (2, 2)
+    click(browser, "#curves .legend li:nth-child(2) button")
+    assert count(browser, "#curves path.curve") == 3
+    click(browser, "#loss .legend li:nth-child(3) button", shift=True)
+    assert texts(browser, "#curves .legend button[aria-pressed=true]") == [" fedavg"]
+    click(browser, "#loss .legend li:nth-child(3) button", shift=True)
+    assert count(browser, "#loss path.curve") == 3
+
+
+def test_seeds_and_logarithms(browser: Chrome) -> None:
+    assert count(browser, "#curves path.seed") == 0
+    before = texts(browser, "#curves svg text")
+    click(browser, "#curves-seeds")
+    assert count(browser, "#curves path.seed") == 6
+    click(browser, "#curves-logx")
+    assert texts(browser, "#curves svg text") != before
+    click(browser, "#curves-logy")
+    assert count(browser, "#curves path.curve") == 3
 
 
 def test_choices_redraw(browser: Chrome) -> None:
-    from selenium.webdriver.support.ui import Select
-
     before = browser.find_element("css selector", "#curves path.curve").get_attribute("d")
-    Select(browser.find_element("id", "over")).select_by_value("bytes")
+    select(browser, "curves-over", "bytes")
     assert browser.find_element("css selector", "#curves path.curve").get_attribute("d") != before
-    scores = Select(browser.find_element("id", "score"))
     for name in ("own/own/head", "global/all/head"):
-        scores.select_by_visible_text(name)
-        assert browser.find_element("css selector", "#table th:nth-child(2)").text == name
-    scores.select_by_visible_text("global/domain/head")
+        select(browser, "page-score", name)
+        assert texts(browser, "#summary thead th")[1] == name
+    select(browser, "page-score", "global/domain/head")
     assert count(browser, "#clients rect.domain") == 3 * 4
-    target = browser.find_element("id", "target")
-    target.clear()
-    target.send_keys("100")
-    cells = [cell.text for cell in browser.find_elements("css selector", "#reached tbody td:nth-child(2)")]
-    assert cells == ["not reached"] * 3
+    target = browser.find_element("id", "curves-target")
+    browser.execute_script(
+        "arguments[0].value = '100'; arguments[0].dispatchEvent(new Event('input', {bubbles: true}))", target
+    )
+    assert texts(browser, "#curves tbody td:nth-child(2)") == ["not reached"] * 3
 
 
-def test_a_phone_has_no_sideways_scroll(browser: Chrome) -> None:
-    size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
-        widths = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
-        assert widths[0] <= widths[1]
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+def test_runs_are_found_and_sorted(browser: Chrome) -> None:
+    box = browser.find_element("id", "runs-words")
+    box.send_keys("fedavg")
+    assert count(browser, "#runs tbody tr") == 2
+    assert browser.switch_to.active_element.get_attribute("id") == "runs-words"
+    browser.switch_to.active_element.send_keys(" seed=1")
+    assert texts(browser, "#runs tbody th") == ["fedavg-seed1"]
+    browser.find_element("id", "runs-words").clear()
+    browser.find_element("id", "runs-words").send_keys("-fedavg -mp")
+    assert count(browser, "#runs tbody tr") == 2
+    browser.find_element("id", "runs-words").clear()
+    browser.execute_script("document.getElementById('runs-words').dispatchEvent(new Event('input'))")
+    place = [re.sub(r" [▴▾]$", "", text) for text in texts(browser, "#runs thead th")].index("%")
+    for expected in (True, False):
+        click(browser, f"#runs-by-{place}")
+        values = [float(text) for text in texts(browser, f"#runs tbody tr > :nth-child({place + 1})")]
+        assert values == sorted(values, reverse=expected)
+
+
+def test_nothing_keeps_people_out(browser: Chrome) -> None:
+    assert barriers(browser) == []
+
+
+def test_a_phone_shows_all_of_it(browser: Chrome) -> None:
+    with phone(browser):
+        browser.refresh()
+        assert too_wide(browser) == 0
+        assert smallest_text(browser) >= 10
+        assert barriers(browser) == []
+
+
+def test_it_can_be_printed(browser: Chrome) -> None:
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    shown = "return getComputedStyle(document.querySelector(arguments[0])).display"
+    hidden = [browser.execute_script(shown, selector) for selector in ("nav", "#curves .controls")]
+    whole = browser.execute_script("return getComputedStyle(document.querySelector('.tall')).overflowY")
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert hidden == ["none", "none"]
+    assert whole == "visible"
+    assert len(browser.execute_cdp_cmd("Page.printToPDF", {})["data"]) > 10_000
+
+
+def test_names_are_text(page: Path, browser: Chrome, tmp_path: Path) -> None:
+    told = json.dumps(gather([page.parent]))
+    for name in ("fedavg", "scanned", "mp-fedcl-seed0"):
+        told = told.replace(name, json.dumps(f"{EVIL}{name}")[1:-1])
+    found = json.loads(told)
+    for look in found["looks"].values():
+        look["classes"] = [f"{EVIL}{name}" for name in look["classes"]]
+    found["about"][EVIL] = found["commands"][0] = found["runs"][0]["reason"] = EVIL
+    write_report(found, tmp_path / "evil.html")
+    browser.get((tmp_path / "evil.html").as_uri())
+    assert errors(browser) == []
+    assert browser.execute_script("return window.hacked") is None
+    assert count(browser, "main script, main img") == 0
+    for section in ("runs", "summary", "holds", "clients", "classes", "confusion", "plane"):
+        assert EVIL in "".join(texts(browser, f"#{section}")), section
+    click(browser, "#client-0")
+    with phone(browser):
+        browser.refresh()
+        assert too_wide(browser) == 0
+    assert errors(browser) == []

@@ -87,7 +87,7 @@ class Index:
         for path in paths:
             version, known = version_of(path), self._rows.get(path)
             fresh = known is None or known.version != version or known.state == "going on"
-            rows[path] = row_of(path, str(path.relative_to(self.folder)), version) if fresh or not known else known
+            rows[path] = row_of(path, name_below(path, self.folder), version) if fresh or not known else known
         self._rows, self.paths = rows, {row.id: path for path, row in rows.items()}
         return list(rows.values())
 
@@ -124,6 +124,11 @@ def below(folder: Path) -> tuple[list[Path], list[Path]]:
             others.append(Path(place))
         folders[:] = [name for name in folders if not name.startswith(".")]
     return sorted(runs), sorted(others)
+
+
+def name_below(path: Path, folder: Path) -> str:
+    """What a run is called in a list of those below a folder, which may be its own."""
+    return folder.resolve().name if path == folder else str(path.relative_to(folder))
 
 
 def version_of(path: Path) -> str:

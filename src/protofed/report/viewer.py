@@ -14,7 +14,7 @@ from typing import Any
 
 from protofed.errors import UserError
 from protofed.internal.loopback import LoopbackServer, Page, Query, loopback_server
-from protofed.report.index import Index, listed
+from protofed.report.index import Index, listed, name_below
 from protofed.report.page.build import page
 from protofed.runs.folder import run_folders
 
@@ -39,7 +39,7 @@ class Viewer:
 
     def page(self, query: Query) -> str:  # noqa: ARG002 - it is the same whatever is asked
         """The page, still without runs."""
-        title = str(self.index.folder).encode(errors="replace").decode()  # names of files may be any bytes
+        title = str(self.index.folder.resolve()).encode(errors="replace").decode()  # names of files may be any bytes
         return page({"live": True, "title": title, "all": self.everything, "most": MOST, "colours": []}, live=True)
 
     def runs(self, query: Query) -> str:  # noqa: ARG002
@@ -71,7 +71,7 @@ class Viewer:
         """The names of runs by their folders; whatever is no id of the list is not there."""
         ids = [one for text in query.get("runs", ()) for one in text.split(",")][:MOST]
         paths = [self.index.paths[one] for one in ids if one in self.index.paths]
-        return {path: str(path.relative_to(self.index.folder)) for path in paths}
+        return {path: name_below(path, self.index.folder) for path in paths}
 
     def _study(self, folder: Path) -> dict[str, Any] | None:
         from protofed.studies.kinds import kind_of

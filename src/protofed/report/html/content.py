@@ -15,7 +15,7 @@ from protofed.internal.yaml_files import read_yaml
 from protofed.report.html.looks import colours_needed, looks_of
 from protofed.report.html.run_data import read_run, short
 from protofed.report.html.statistics import compared
-from protofed.report.index import listed, row_of, version_of
+from protofed.report.index import listed, name_below, row_of, version_of
 from protofed.report.plots import COLOURS, colour
 from protofed.runs.folder import run_folders
 from protofed.runs.network_label import OWN
@@ -47,7 +47,7 @@ def gather(folders: Sequence[Path]) -> dict[str, Any]:
         ('own/own/nearest', {'fedproto': 1})
     """
     found = {path.resolve(): (path, folder) for folder in folders for path in _run_folders(folder)}  # each once
-    names = {path: str(path.relative_to(folder)) for path, folder in found.values()}
+    names = {path: name_below(path, folder) for path, folder in found.values()}
     if not any(read_run(path) for path in names):
         raise UserError("DIR", str(folders[0]), "it holds no run with a complete round")
     return {
@@ -180,7 +180,7 @@ def _about(runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 def _incomplete(run: Mapping[str, Any]) -> str:
     if run["failed"]:
-        return f"{run['name']}: {run['failed']}; it is in no mean and no test"
+        return f"{run['name']}: {run['failed']}: {run['reason']}; it is in no mean and no test"
     return f"{run['name']} was cut off after round {run['rounds'][-1]} of {run['experiment'].rounds}"
 
 

@@ -130,9 +130,9 @@
     at.append(make("div", { class: "wide", tabindex: 0, role: "region", "aria-label": caption }, table), scaled);
   };
 
-  // A table that a click on a title sorts; cells are texts, numbers (shown by their column) or elements.
-  const sortable = (at, view, kept, { titles, rows, caption, left = 1 }) => {
-    const order = kept.sort, draw = () => view.redraw(kept.name);
+  // A table that a click on a title sorts; `part` tells several of one component apart; cells are texts, numbers (shown by their column) or elements.
+  const sortable = (at, view, kept, { titles, rows, caption, left = 1, part = "" }) => {
+    const place = `sort${part}`, order = kept[place], draw = () => view.redraw(kept.name);
     const plain = (cell) => (cell !== null && typeof cell === "object" && !(cell instanceof Node) ? cell.by : cell instanceof Node ? cell.textContent : cell);
     const sorted = order ? [...rows].sort((one, other) => {
       const [a, b] = [plain(one[order.column]), plain(other[order.column])];
@@ -144,10 +144,10 @@
     const texts = titles.map((_, column) => column < left || rows.every((row) => { const value = plain(row[column]); return typeof value === "string" || value === null || value === undefined; }));
     const says = (column) => (texts[column] ? "says" : null);
     const head = titles.map((title, column) => {
-      const mine = order && order.column === column, button = make("button", { type: "button", class: "sort", id: `${kept.name}-by-${column}` }, title, mine ? (order.down ? " ▾" : " ▴") : "");
+      const mine = order && order.column === column, button = make("button", { type: "button", class: "sort", id: `${kept.name}${part}-by-${column}` }, title, mine ? (order.down ? " ▾" : " ▴") : "");
       button.addEventListener("click", () => {
         const down = typeof plain(rows.length ? rows[0][column] : "") === "number";
-        kept.sort = mine ? (order.down === down ? { column, down: !down } : null) : { column, down };
+        kept[place] = mine ? (order.down === down ? { column, down: !down } : null) : { column, down };
         draw();
       });
       return make("th", { scope: "col", class: says(column), "aria-sort": mine ? (order.down ? "descending" : "ascending") : null }, button);

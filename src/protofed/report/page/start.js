@@ -7,7 +7,6 @@
     score: null,
     hidden: new Set(),  // lines that are not drawn
     ticked: new Set(),  // runs that are compared, in the viewer
-    note: "",
     colour: (n) => view.data.colours[n % view.data.colours.length],
     place: (name) => Object.keys(view.data.lines || {}).indexOf(name),
     lines: () => Object.keys(view.data.lines || {}),
@@ -30,30 +29,42 @@
   const kept = Object.fromEntries(components.map(({ name }) => [name, { name }]));
   const sections = new Map();
 
+  // What stands above the sections, made anew only where it differs: whoever is in it stays there.
+  let headed = "";
+  const commands = ({ live, commands: some, studies, runs, ids }) => {
+    if (!live) return some || [];
+    const names = (runs || []).filter((row) => (ids || []).includes(row.id)).map((row) => row.name);
+    return (studies || []).filter((study) => study.again && names.some((name) => study.name === "." || name.startsWith(`${study.name}/`))).map((study) => study.again);
+  };
   const head = () => {
-    const { data } = view, lines = view.lines();
-    const title = data.live ? data.title : lines.join(", ");
+    const { data } = view, lines = view.lines(), top = document.getElementById("top");
+    const again = commands(data), links = components.filter(({ name }) => !sections.get(name).hidden);
+    const said = [data.title, lines, data.about, data.incomplete, data.tuning, data.trust, again, data.scores, data.score, chosen.score, links.map(({ name }) => name)];
+    if (headed === JSON.stringify(said)) return;
+    headed = JSON.stringify(said);
     const facts = Object.entries(data.about || {}).map(([name, value]) => make("span", {}, `${name} `, make("b", {}, value)));
-    const said = [
+    const texts = [
       ...(data.incomplete || []).map((text) => make("p", { class: "warning" }, `${text}; what follows is of the rounds it has.`)),
       ...[...(data.tuning || []), ...(data.trust || [])].map((text) => make("p", {}, `${text}.`)),
     ];
-    const again = data.commands && data.commands.length ? make("details", {}, make("summary", {}, "Run it again"), make("pre", { tabindex: 0 }, data.commands.join("\n"))) : null;
-    const scores = (data.scores || []).length ? control({ name: "score", label: "accuracy, model/test/rule (or :metric):", options: () => data.scores, value: () => data.score }, Object.assign(chosen, { name: "page" }), view, () => view.choose(chosen.score)) : null;
-    if (scores) view.score = chosen.score;
-    const links = components.filter(({ name }) => sections.get(name) && !sections.get(name).hidden).map(({ name, title: text }) => make("a", { href: `#${name}` }, text));
-    document.getElementById("top").replaceChildren(make("h1", {}, title), make("p", { id: "note", role: "status" }, view.note),
-      facts.length ? make("p", { class: "facts" }, facts) : "", ...said, again || "",
-      make("nav", { "aria-label": "sections" }, links), scores ? make("p", { class: "controls" }, scores) : "");
+    const list = (data.scores || []).length ? control({ name: "score", label: "accuracy, model/test/rule (or :metric):", options: () => data.scores, value: () => data.score }, chosen, view, () => view.choose(chosen.score)) : null;
+    view.score = list ? chosen.score : null;
+    const inside = top.contains(document.activeElement) ? document.activeElement.id : "";
+    top.replaceChildren(make("h1", {}, data.live ? data.title : lines.join(", ")), facts.length ? make("p", { class: "facts" }, facts) : "", ...texts,
+      again.length ? make("details", {}, make("summary", {}, "Run it again"), make("pre", { tabindex: 0 }, again.join("\n"))) : "",
+      make("nav", { "aria-label": "sections" }, links.map(({ name, title }) => make("a", { href: `#${name}` }, title))), list ? make("p", { class: "controls" }, list) : "");
+    if (inside) document.getElementById(inside)?.focus();
   };
-  const chosen = {};
+  const tell = (text) => { const note = document.getElementById("note"); if (note.textContent !== text) note.textContent = text; };
+  const chosen = { name: "page" };
 
   const draw = (spec) => {
     const section = sections.get(spec.name), mine = kept[spec.name], [controls, figure, note] = section.children.length ? [...section.children].slice(1) : [];
     const there = spec.there ? spec.there(view) : view.lines().length > 0;
     section.hidden = !there;
     if (!there) return;
-    const focused = section.contains(document.activeElement) ? document.activeElement.id : "";
+    const focused = section.contains(document.activeElement) ? document.activeElement : null, caret = focused && focused.type === "search" ? focused.selectionStart : null;
+    const scrolled = [...section.querySelectorAll(".tall, .wide")].map((one) => [one.scrollTop, one.scrollLeft]);
     controls.replaceChildren(...(spec.controls || []).map((one) => control(one, mine, view, () => draw(spec))));
     const into = make("div", { class: "figure" });
     figure.replaceWith(into);
@@ -61,11 +72,17 @@
     const words = typeof spec.note === "function" ? spec.note(view) : spec.note || "";
     note.textContent = words;
     section.dataset.drawn = "yes";
-    if (focused) document.getElementById(focused)?.focus();
+    section.querySelectorAll(".tall, .wide").forEach((one, n) => { if (scrolled[n]) [one.scrollTop, one.scrollLeft] = scrolled[n]; });
+    const again = focused && focused.id ? document.getElementById(focused.id) : null;
+    if (again && again !== document.activeElement) {
+      again.focus({ preventScroll: true });
+      if (caret !== null) again.setSelectionRange(caret, caret);
+    }
   };
   view.redraw = (name) => {
+    if (!name) head();  // which chooses the accuracy that sections show
     for (const spec of components) if (!name || spec.name === name) draw(spec);
-    if (!name) head();
+    head();  // and knows which sections there are
   };
 
   for (const spec of components) {
@@ -79,7 +96,7 @@
   protofed.dark.addEventListener("change", () => view.redraw());
 
   // The viewer: what the list says decides what else is asked for; nothing that has not changed is asked for again.
-  let listed = "", drawn = null, asking = false;
+  let listed = "", drawn = null, asking = false, more = false, found = [];
   const ask = async (what) => {
     const answer = await fetch(what);
     if (!answer.ok) throw new Error((await answer.text()).slice(0, 500) || `${answer.status}`);
@@ -98,18 +115,23 @@
     const state = rows.map((row) => `${row.id} ${row.version}`).join();
     if (state === drawn) return;
     drawn = state;
-    view.data.ids = rows.map((row) => row.id);
+    const ids = rows.map((row) => row.id);
+    if (ids.join() !== (view.data.ids || []).join()) for (const name of found) delete view.data[name];  // those of other runs
+    view.data.ids = ids;
     if (!rows.length) { Object.assign(view.data, { lines: {}, scores: [], about: {}, incomplete: [], trust: [] }); view.redraw(); return; }
     const query = `?runs=${rows.map((row) => row.id).join(",")}`;
     const numbers = JSON.parse(await ask(`numbers.json${query}`));
     Object.assign(view.data, numbers);
     view.redraw();
-    Object.assign(view.data, JSON.parse(await ask(`details.json${query}`)));
+    const details = JSON.parse(await ask(`details.json${query}`));
+    found = Object.keys(details).filter((name) => name !== "colours");
+    Object.assign(view.data, details);
     view.redraw();
   };
   const news = async () => {
-    if (asking) return;
+    if (asking) { more = true; return; }
     asking = true;
+    more = false;
     try {
       const text = await ask("runs.json");
       if (text !== listed) {
@@ -117,18 +139,18 @@
         Object.assign(view.data, JSON.parse(text));
         if (view.data.all) view.ticked = new Set(view.data.runs.filter((row) => !row.trial).slice(0, view.data.most).map((row) => row.id));
         view.redraw("runs");
-        head();
         Object.assign(view.data, JSON.parse(await ask("studies.json")));
       }
-      view.note = progress(view.data);
+      tell(progress(view.data));
       await compared();
     } catch (error) {
       listed = "";
       drawn = null;
-      view.note = error instanceof TypeError ? "protofed does not answer; is it still running?" : error.message;
+      tell(error instanceof TypeError ? "protofed does not answer; is it still running?" : error.message);
     }
     asking = false;
     head();
+    if (more) news();
   };
   if (view.data.live) {
     const before = /^#runs=([0-9a-f,]+)$/.exec(location.hash);

@@ -58,7 +58,7 @@ protofed.component((() => {
     const domains = found.flatMap(({ name }) => data.lines[name].slice(0, 1).flatMap((run) => Object.entries(run.domains).map(([what, each]) => ({ name: `${name}: ${what}`, each }))));
     if (domains.length) {
       const titles = [...new Set(domains.flatMap(({ each }) => Object.keys(each)))];
-      sortable(at, view, { name: "clients", sort: null }, { titles: ["accuracy by domain", ...titles], rows: domains.map(({ name, each }) => [name, ...titles.map((title) => (title in each ? by(each[title], each[title].toFixed(1)) : null))]), caption: "last round, first seed" });
+      sortable(at, view, kept, { part: "-domains", titles: ["accuracy by domain", ...titles], rows: domains.map(({ name, each }) => [name, ...titles.map((title) => (title in each ? by(each[title], each[title].toFixed(1)) : null))]), caption: "last round, first seed" });
     }
   };
   return { name: "clients", title: "Clients and domains", there: (view) => view.score !== null && view.lines().length > 0, draw, note: "A dot a client (last round, first seed), a bar their mean; where an accuracy is known by domain (global/domain/…), a square a domain." };
