@@ -289,6 +289,21 @@ def test_it_can_be_printed(browser: Chrome) -> None:
     assert len(browser.execute_cdp_cmd("Page.printToPDF", {})["data"]) > 10_000
 
 
+@pytest.mark.parametrize(
+    "values", [[0.1 + 0.2, 0.3], [1e300, -1e300], [5e-324, 1e-300], [0.0, 0.0], [1e30, 1e30], [None, 1.0]]
+)
+def test_numbers_of_any_size_are_drawn(page: Path, browser: Chrome, tmp_path: Path, values: list[float | None]) -> None:
+    found = gather([page.parent])
+    for runs in found["lines"].values():
+        for run in runs:
+            run["loss"] = (values * len(run["rounds"]))[: len(run["rounds"])]
+    write_report(found, tmp_path / "sizes.html")
+    browser.get((tmp_path / "sizes.html").as_uri())
+    for box in ("#loss-logy", "#loss-logx"):
+        assert (errors(browser), count(browser, "#costs[data-drawn=yes]")) == ([], 1)
+        click(browser, box)
+
+
 def test_names_are_text(page: Path, browser: Chrome, tmp_path: Path) -> None:
     told = json.dumps(gather([page.parent]))
     for name in ("fedavg", "scanned", "mp-fedcl-seed0"):

@@ -20,7 +20,7 @@ COMPONENTS: Mapping[str, Path] = {
     name: HERE / "components" / f"{name}.js"
     for name in (
         *("runs", "summary", "curves", "loss", "configurations", "holds", "clients", "classes"),
-        *("confusion", "plane", "prototypes", "costs"),
+        *("confusion", "samples", "plane", "prototypes", "costs"),
     )
 }
 """The file of each component, in the order of the page."""

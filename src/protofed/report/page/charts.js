@@ -14,15 +14,16 @@
     return found;
   };
   const powers = (low, high) => {  // of ten, with 2 and 5 between them where there are few
-    const found = [], parts = Math.log10(high / low) < 2 ? [1, 2, 5] : [1];
-    for (let at = Math.floor(Math.log10(low)); at <= Math.log10(high) + 1; at++) found.push(...parts.map((part) => +(part * 10 ** at).toPrecision(12)));
+    const decades = Math.log10(high) - Math.log10(low), stride = Math.max(1, Math.ceil(decades / 8)), found = [];
+    for (let at = Math.floor(Math.log10(low)); at <= Math.log10(high) + 1; at += stride) found.push(...(decades < 2 ? [1, 2, 5] : [1]).map((part) => +(part * 10 ** at).toPrecision(12)));
     return found.filter((at) => at >= low * 0.999 && at <= high * 1.001);
   };
 
   // From numbers to pixels; equal ends are pulled apart, and a logarithmic scale leaves out what is not positive.
   const scale = (ends, from, to, log) => {
     const [low, high] = log ? ends.map(Math.log10) : ends;
-    const [a, b] = low === high ? [low - 1, high + 1] : [low, high];
+    const size = Math.max(Math.abs(low), Math.abs(high)), same = high - low <= 1e-9 * size;  // but for rounding
+    const apart = log ? 1 : size || 1, [a, b] = same ? [low - apart, high + apart] : [low, high];
     const at = (value) => from + (((log ? Math.log10(value) : value) - a) / (b - a)) * (to - from);
     at.ticks = (wanted) => (log ? powers(10 ** a, 10 ** b) : ticks(a, b, wanted));
     return at;
@@ -33,7 +34,7 @@
 
   // A frame with axes. Without `y` there is no scale upwards.
   const frame = ({ wide, height = 320, x, y, xlabel, ylabel, logx, logy }) => {
-    const left = y ? 54 : 8, bottom = height - 40, right = wide - 14, top = 10;
+    const left = y ? 46 : 8, bottom = height - 40, right = wide - 14, top = ylabel ? 26 : 10;
     const across = scale(x, left, right, logx), up = y ? scale(y, bottom, top, logy) : () => 0;
     const svg = make("svg", { width: wide, height, viewBox: `0 0 ${wide} ${height}`, "aria-hidden": "true" });
     for (const at of y ? up.ticks(5) : []) {
@@ -45,7 +46,7 @@
     }
     svg.append(make("line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom }));
     svg.append(make("text", { x: (left + right) / 2, y: height - 6, "text-anchor": "middle" }, xlabel));
-    if (ylabel) svg.append(make("text", { x: 12, y: (top + bottom) / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${(top + bottom) / 2})` }, ylabel));
+    if (ylabel) svg.append(make("text", { x: 2, y: 13 }, ylabel));
     return { svg, across, up, left, right, top, bottom };
   };
   const path = (points) => points.map(([x, y], n) => `${n ? "L" : "M"}${x.toFixed(1)},${y.toFixed(1)}`).join("");
