@@ -26,6 +26,7 @@ from protofed.evaluation.names import asked_metrics, best_of
 from protofed.evaluation.snapshot import Snapshot, take_snapshot
 from protofed.experiment import Experiment
 from protofed.internal.atomic_files import full_disk_is_said, write_text
+from protofed.internal.memory import let_go
 from protofed.internal.profiling import profiled_round, section
 from protofed.messages import Broadcast, Traffic
 from protofed.methods import parameters
@@ -447,6 +448,7 @@ def new_run(
     ranks: Ranks = ALONE,
 ) -> Run:
     """A run of an experiment at its beginning; see `prepare`."""
+    let_go()
     return Run(prepare(experiment, method, federation, models, ranks))
 
 

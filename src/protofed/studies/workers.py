@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 import signal
@@ -97,7 +96,6 @@ def run_name(experiment: Experiment) -> str:
 
 def prepare(experiment: Experiment, path: Path | None) -> Callable[[Progress], Ending]:
     """What plays a run: from its beginning, from where its folder stands, or not at all if that has ended."""
-    let_go()
     if path is None:
         return partial(new_run(experiment).play, None)
     if (path / "result.json").exists():
@@ -131,13 +129,6 @@ def failed_at(task: Task, failed: FailedRun) -> FailedRun:
     if task.folder is not None:
         failed.write(task.folder)
     return replace(failed, setting=task.setting, folder=None if task.folder is None else str(task.folder))
-
-
-def let_go() -> None:
-    """Give back what the run before has held: its recordings on a GPU refer to each other, so they do not go alone."""
-    if torch.cuda.is_available():
-        gc.collect()
-        torch.cuda.empty_cache()
 
 
 class Team:
