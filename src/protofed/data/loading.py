@@ -52,7 +52,7 @@ GROUP = "protofed.datasets"
 
 def load(
     name: str,
-    data_dir: Path | None = None,
+    data_dir: str | Path | None = None,
     train_size: int | None = None,
     image_size: int | None = None,
     columns: TableOptions | None = None,
@@ -82,6 +82,7 @@ def load(
         >>> dataset.train.x.shape, len(dataset.test), len(dataset.classes)
         (torch.Size([120, 1, 8, 8]), 355, 10)
     """
+    data_dir = None if data_dir is None else Path(data_dir)
     check_name(name)
     kind, _, path = name.partition(":")
     try:
@@ -246,7 +247,7 @@ def _together(name: str, source: Source, data_dir: Path | None, side: int | None
     return Dataset.of(name, train, test, parts[0].classes, source.domains)
 
 
-def describe(data_dir: Path | None) -> list[dict[str, Any]]:
+def describe(data_dir: str | Path | None) -> list[dict[str, Any]]:
     """Describe each dataset as `protofed datasets` does; nothing is decoded.
 
     Args:
@@ -262,7 +263,8 @@ def describe(data_dir: Path | None) -> list[dict[str, Any]]:
         >>> first["name"], first["train"], first["test"], first["shape"], first["present"]
         ('digits', 1442, 355, '1×8×8', True)
     """
-    return [_about(name, source, data_dir) for name, source in DATASETS.items()]
+    folder = None if data_dir is None else Path(data_dir)
+    return [_about(name, source, folder) for name, source in DATASETS.items()]
 
 
 def _about(name: str, source: Source, data_dir: Path | None) -> dict[str, Any]:
