@@ -107,9 +107,8 @@ def load(
     if train_size is None:
         return dataset
     if not 1 <= train_size <= len(dataset.train):
-        raise UserError(
-            "--train-size", train_size, f"it must be from 1 to {len(dataset.train)}, the training samples of {name}"
-        )
+        why = f"it must be from 1 to {len(dataset.train)}, the training samples of {name}"
+        raise UserError("--train-size", train_size, why)
     return replace(dataset, train=dataset.train.take(torch.arange(train_size)))
 
 
