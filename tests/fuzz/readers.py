@@ -63,6 +63,7 @@ from protofed.prototypes import Prototypes
 from protofed.report import terminal as table
 from protofed.report import watch
 from protofed.report.html import gather, write_report
+from protofed.report.index import Index, listed
 from protofed.runs.folder import RunFolder
 from protofed.runs.network_label import read_network_label
 from protofed.runs.progress import Progress
@@ -288,6 +289,11 @@ def _read_watch(folder: Path) -> None:
     view = watch.look(folder)
     table.console().render_str("")
     list(table.console().render(watch.table(view)))
+
+
+def _read_list(folder: Path) -> None:
+    (row,) = Index(folder).rows()  # whatever is damaged is listed
+    json.dumps(listed([row]), allow_nan=False)
 
 
 def _read_report(folder: Path) -> None:
@@ -581,6 +587,8 @@ READERS = {
     "watch": Reader(
         _make_comparison, _read_watch, ("compare.yaml", "mp-fedcl-seed0/config.yaml", "mp-fedcl-seed0/rounds.jsonl")
     ),
+    "list": Reader(_make_run, _read_list, ("config.yaml", "result.json")),
+    "list of what is cut off": Reader(_make_cut_off, _read_list, ("config.yaml", "rounds.jsonl")),
     "report": Reader(
         _make_run,
         _read_report,

@@ -151,7 +151,7 @@ def row_of(path: Path, name: str, version: str) -> Row:
     known["trial"] = TUNING in Path(name).parts
     try:
         return Row(**{**known, **_read(path)})
-    except (UserError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except Exception as error:  # whatever a damaged file leads to
         return Row(**known, state="unreadable", reason=" ".join(str(error).split()))
 
 

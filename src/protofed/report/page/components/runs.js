@@ -61,7 +61,7 @@ protofed.component((() => {
     });
     const table = make("div", { class: "tall" });
     at.append(table);
-    sortable(table, view, kept, { titles, rows: cells, caption: `${rows.length} of ${all} runs${live ? `, ${view.ticked.size} ticked` : ""}`, left: live ? 2 : 1 });
+    sortable(table, view, kept, { titles, rows: cells, caption: `${rows.length} of ${all} runs${live ? `, ${view.ticked.size} ticked (at most ${data.most})` : ""}`, left: live ? 2 : 1 });
   };
   return { name: "runs", title: "Runs", there: (view) => view.data.live || (view.data.runs || []).length > 0, draw, note: "% is the accuracy that the method's paper reports, in the last round; times are UTC." };
 })());
