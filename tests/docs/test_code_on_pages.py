@@ -7,6 +7,7 @@ import importlib
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,15 @@ def commands(block: str) -> Iterator[list[str]]:
             yield shlex.split(re.sub(r"\s#.*|\s*[&|>].*$", "", line).replace("…", " ").replace("[OPTIONS]", ""))[1:]
 
 
+@cache
+def command_line() -> Any:
+    """All commands, made once."""
+    return typer.main.get_command(app)
+
+
 def unknown(words: list[str]) -> list[str]:
     """What of a call the command line does not know."""
-    command: Any = typer.main.get_command(app)
+    command = command_line()
     while hasattr(command, "commands"):
         if not words or words[0].startswith("-"):
             return []
