@@ -261,3 +261,9 @@ def test_a_file_made_to_do_harm_is_one_line(tmp_path: Path, text: str, reason: s
 def test_a_whole_number_that_no_float_can_hold_is_named() -> None:
     with pytest.raises(UserError, match=r"for --lr: it must be a finite number"):
         Experiment.from_mapping({"lr": 10**400})
+
+
+def test_a_plus_in_a_path_joins_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a+b.csv").touch()
+    assert Experiment(dataset=f"csv:{tmp_path / 'a+b.csv'}").datasets == [f"csv:{tmp_path / 'a+b.csv'}"]
+    assert Experiment(dataset="digits+csv:a.csv").datasets == ["digits", "csv:a.csv"]

@@ -30,6 +30,8 @@ Group = Literal["data", "model", "training", "trust", "machine"]
 
 KINDS = ("folder", "npz", "csv", "parquet", "ts", "arff", "text", "hf")
 """Kinds of files of a user's own data; before a path, as in csv:PATH."""
+ENDINGS = {"csv": "csv", "tsv": "csv", "parquet": "parquet", "pq": "parquet", "npz": "npz", "ts": "ts", "arff": "arff"}
+"""The kinds that the end of a file's name tells."""
 CLIENTS = 5
 """How many clients there are where neither --clients nor the split says it."""
 BY, INDICES = "by:", "indices:"
@@ -368,6 +370,13 @@ class Experiment:
         return None if self.clients_per_domain is None else tuple(map(int, self.clients_per_domain.split(",")))
 
     @property
+    def datasets(self) -> list[str]:
+        """The names of the datasets that are joined with +; a file may have one in its path."""
+        own = re.fullmatch(rf"(?:{'|'.join(KINDS)}):(.+)", self.dataset)
+        alone = own is not None and Path(own[1]).expanduser().exists()
+        return [self.dataset] if alone else self.dataset.split("+")
+
+    @property
     def known_clients(self) -> int | None:
         """How many clients there are; None where only the data says it."""
         if self.clients is not None:
@@ -517,9 +526,10 @@ def with_absolute_paths(experiment: Experiment) -> Experiment:
     if experiment.tokenizer.endswith(".json"):
         named["tokenizer"] = str(Path(experiment.tokenizer).resolve())
     named |= {"method": absolute_name(experiment.method), "split": absolute_name(experiment.split)}
-    for name, between in (("model", ","), ("dataset", "+"), ("public", "+")):
-        if isinstance(words := getattr(experiment, name), str):
-            named[name] = between.join(map(absolute_name, words.split(between)))
+    named["model"] = ",".join(map(absolute_name, experiment.model.split(",")))
+    named["dataset"] = "+".join(map(absolute_name, experiment.datasets))
+    if experiment.public is not None:
+        named["public"] = absolute_name(experiment.public)
     return dataclasses.replace(experiment, **named)
 
 
@@ -528,19 +538,21 @@ def absolute_name(name: str) -> str:
     if own := re.fullmatch(rf"({'|'.join(KINDS)}|federation|indices):(.+)", name):
         if own[1] == "hf" and not Path(own[2]).exists():  # a name on the hub
             return name
-        return f"{own[1]}:{Path(own[2]).resolve()}"
+        return f"{own[1]}:{Path(own[2]).expanduser().resolve()}"
     if code := re.fullmatch(r"(.+\.py):([\w.]+)", name):
         return f"{Path(code[1]).resolve()}:{code[2]}"
     return name
 
 
-def kind_of(path: Path) -> str:
-    """The kind of a user's own data, by the look of its name; see `KINDS`."""
+def kind_of(argument: str, path: Path) -> str:
+    """The kind of a user's own data, by the end of its name; see `KINDS`."""
     if path.is_dir():
         return "folder"
-    if path.name.endswith((".csv", ".tsv", ".csv.gz", ".tsv.gz")):
-        return "csv"
-    return "parquet" if path.suffix == ".parquet" else "npz"
+    ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
+    if ending not in ENDINGS:
+        hint = f"say what it is: {', '.join(f'{kind}:PATH' for kind in KINDS)}"
+        raise UserError(argument, str(path), "the end of its name does not say what it is", hint=hint)
+    return ENDINGS[ending]
 
 
 def _is_time(text: str) -> bool:

@@ -66,7 +66,10 @@ WRONG: dict[str, tuple[Callable[[Path], str], str]] = {  # what makes it, and wh
     "csv: a short row": (lambda at: csv(at / "t.csv", [*ROWS, "1,a"]), "row 31 has 2 values"),
     "csv: no header": (lambda at: csv(at / "t.csv", ROWS, "1,2,3"), "its first line holds numbers"),
     "floats: no labels": (lambda at: unlabelled(at / "f.npz"), "no array `labels`"),
-    "token ids: labels of another length": (lambda at: npz(at / "i.npz", IDS, np.arange(9)), "labels"),
+    "token ids: labels of another length": (
+        lambda at: npz(at / "i.npz", IDS, np.arange(9)),
+        "its `labels` are [9] and its `x` [30, 5]",
+    ),
     "series: no classes": (
         lambda at: ((at / "s.ts").write_text("@univariate true\n@data\n1,2:a\n"), "ts:s.ts")[1],
         "@classLabel",
@@ -77,12 +80,28 @@ WRONG: dict[str, tuple[Callable[[Path], str], str]] = {  # what makes it, and wh
         "must all lie in class/",
     ),
     # mixed types
+    "csv: numbers among text": (
+        lambda at: csv(at / "t.csv", ["n/a,2,a", *ROWS]),
+        "row 2 is a number, and 'n/a' is none",
+    ),
+    "csv: numbers with commas": (
+        lambda at: csv(at / "t.csv", [f"{row},5;1;{CLASSES[row % 2]}" for row in range(30)], "x;y;label"),
+        "row 1 has a comma in a number",
+    ),
+    "csv: a workbook": (lambda at: ((at / "t.csv").write_bytes(b"PK\x03\x04"), "csv:t.csv")[1], "it is a workbook"),
     "csv: text among numbers": (lambda at: csv(at / "t.csv", [*ROWS, "one,2,a"]), "row 31 is none"),
-    "floats: objects": (lambda at: npz(at / "f.npz", np.array([[1, "a"]] * 30, dtype=object)), "damaged"),
+    "floats: objects": (lambda at: npz(at / "f.npz", np.array([[1, "a"]] * 30, dtype=object)), "no pickle is read"),
+    "floats: two arrays of samples": (lambda at: npz(at / "f.npz", FLOATS, images=FLOATS), "both `x` and `images`"),
+    "floats: one class": (
+        lambda at: npz(at / "f.npz", FLOATS, np.array(["a"] * 30)),
+        "all samples are of the class 'a'",
+    ),
+    "floats: labels below 0": (lambda at: npz(at / "f.npz", FLOATS, np.arange(30) % 2 - 1), "go from -1 to 0"),
     "floats: text": (lambda at: npz(at / "f.npz", np.array([["1", "a"]] * 30)), "must be numbers"),
     "floats: labels of floats": (lambda at: npz(at / "f.npz", FLOATS, np.ones(30)), "whole numbers or text"),
     "token ids: below 0": (lambda at: npz(at / "i.npz", -IDS), "token ids, from 0"),
     "series: text among numbers": (lambda at: ts(at / "s.ts", [*SERIES, "1,x,2,3:a"]), "line 35"),
+    "text: packed": (lambda at: ((at / "t.tsv").write_bytes(b"\x1f\x8b"), "text:t.tsv")[1], "it is packed"),
     "text: bytes": (
         lambda at: ((at / "t.tsv").write_bytes(b"a\tgood\nb\t\xff\xfe\n"), "text:t.tsv")[1],
         "not UTF-8",

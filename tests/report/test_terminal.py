@@ -111,8 +111,9 @@ def test_every_table_of_the_package_is_one_of_these() -> None:
     assert users == ["terminal.py"]
 
 
-def test_a_name_is_text_and_not_markup() -> None:
-    assert any("[bold]x" in line for line in lines_of(TextTable(("run", "left"), [["[bold]x", "3 s"]]), 80))
+def test_a_name_is_text_and_neither_markup_nor_a_command_to_the_terminal() -> None:
+    lines = lines_of(TextTable(("run", "left"), [["[bold]x\x1b[31m", "3 s"]]), 80)
+    assert any("[bold]x\\x1b[31m" in line for line in lines)
 
 
 @pytest.mark.parametrize(("columns", "width"), [("63", 63), ("", UNKNOWN_WIDTH), ("wide", UNKNOWN_WIDTH)])

@@ -54,7 +54,7 @@ def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = Non
     ):
         return _own(experiment, made)
     check_split(experiment.split)
-    names = experiment.dataset.split("+")
+    names = experiment.datasets
     _check_options(experiment, names)
     split, parts = split_of(experiment), []
     for number, name in enumerate(names):
@@ -99,6 +99,9 @@ def divided_dataset(experiment: Experiment, name: str, encoder: FeatureExtractor
     """One of an experiment's datasets as it is divided: without novel classes and the unseen domain."""
     dataset = dataset_of(experiment, name, experiment.train_size, encoder).keep_out(experiment.novel)
     dataset = dataset.leave_out(experiment.unseen)
+    if len(dataset.classes) == 1:
+        why = f"all samples are of the class {dataset.classes[0]!r}, and a model tells two or more apart"
+        raise UserError("--dataset", name, why)
     how = "imagenet" if experiment.augment == "rethinkfl" else experiment.normalise
     dataset = dataclasses.replace(dataset, preparation=_prepared(dataset.train.x, dataset.preparation, how))
     if encoder is not None:
@@ -146,6 +149,8 @@ def _prepared(x: Tensor, before: Preparation, how: str) -> Preparation:
         return before
     if how == "none":
         return Preparation(tokens=before.tokens, masked=before.masked)
+    if before.tokens:
+        raise UserError("--normalise", how, "token ids are names, and stay as they are")
     if how in ("pixels", "imagenet") and not is_picture(x):
         raise UserError("--normalise", how, f"it is for pictures, and these samples are {x.dtype} {list(x.shape[1:])}")
     if how == "pixels":

@@ -197,10 +197,11 @@ def _own(name: str, kind: str, path: Path, side: int | None, how: Tokenising) ->
 
 
 def _there(name: str, path: Path) -> Path:
-    """The whole path of what is there."""
-    if not path.exists():
+    """The whole path of what is there; a shell leaves the ~ of csv:~/PATH as it is."""
+    whole = path.expanduser()
+    if not whole.exists():
         raise UserError("--dataset", name, f"there is no {path}")
-    return path.resolve()
+    return whole.resolve()
 
 
 def _key(name: str, paths: list[Path], side: int | None, how: Tokenising | None) -> str:

@@ -11,6 +11,7 @@ from protofed.data.build import dataset_of, federation_of
 from protofed.data.federation import Federation
 from protofed.data.loading import check_name, is_made, is_table, made_data
 from protofed.data.samples import Dataset
+from protofed.data.sources.catalogue import DATASETS
 from protofed.data.sources.tables import Table, TableColumn, TableOptions, dataset_from, read_table
 from protofed.errors import UserError
 from protofed.experiment import Experiment, kind_of
@@ -22,7 +23,9 @@ SHOWN = 12
 def named_data(name: str) -> str:
     """A dataset's name; a path without its kind is given one by the look of it."""
     path = Path(name)
-    return f"{kind_of(path)}:{path}" if ":" not in name and path.exists() and path.suffix != "" else name
+    if ":" in name or name in DATASETS or is_made(name) or not path.exists():
+        return name
+    return f"{kind_of('PATH', path)}:{path}"
 
 
 def look(experiment: Experiment) -> dict[str, Any]:
@@ -41,7 +44,7 @@ def look(experiment: Experiment) -> dict[str, Any]:
     name = experiment.dataset
     check_name(name)
     if is_table(name):
-        return {"name": name} | _of_table(experiment, Path(name.partition(":")[2]))
+        return {"name": name} | _of_table(experiment, Path(name.partition(":")[2]).expanduser())
     if is_made(name) and isinstance(made := made_data(name), Federation):
         return {"name": name, "clients": len(federation_of(experiment).clients), "classes": list(made.classes)}
     return {"name": name} | _of_dataset(dataset_of(experiment, name, experiment.train_size, None))

@@ -118,7 +118,10 @@ class Preparation:
             kind = "pixels" if x.dtype == torch.uint8 and x.dim() == 4 else "standardise"
         if kind == "none":
             return cls(masked=masked)
-        return cls(kind, *statistics(x, kind, masked), masked=masked)
+        mean, std = statistics(x, kind, masked)
+        if not all(map(math.isfinite, mean)):  # which costs no look at all numbers
+            check_finite(x)
+        return cls(kind, mean, std, masked=masked)
 
     def shape(self, x: Tensor) -> Shape:
         """Return the shape of one of the samples [n, ...], as a model sees it."""
@@ -176,6 +179,13 @@ def statistics(x: Tensor, kind: Kind, masked: bool = False) -> tuple[tuple[float
         rest = [axis for axis in range(x.dim()) if axis != 1]
         std, mean = torch.std_mean(x.double(), rest, correction=0)
     return tuple(mean.tolist()), tuple(torch.where(std > 0, std, 1.0).tolist())
+
+
+def check_finite(x: Tensor) -> None:
+    """Raise if a number of samples [n, ...] is not finite."""
+    if x.is_floating_point() and not bool(x.isfinite().all()):
+        row = int((~x.flatten(1).isfinite().all(1)).nonzero()[0])
+        raise UserError("x", f"sample {row}", "it holds a number that is not finite")
 
 
 def check_statistics(mean: Sequence[Any], std: Sequence[Any], channels: int) -> None:

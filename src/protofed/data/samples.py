@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from protofed.data.encodings import Encoding
-from protofed.data.preparation import Preparation
+from protofed.data.preparation import Preparation, check_finite
 from protofed.errors import UserError, listed, unknown
 
 LARGEST = 2**24
@@ -193,9 +193,7 @@ def check(
             raise UserError(
                 what, listed(names), f"numbers in the samples go up to {int(numbers.max())}", hint="name them all"
             )
-    if samples.x.is_floating_point() and not bool(samples.x.isfinite().all()):
-        row = int((~samples.x.flatten(1).isfinite().all(1)).nonzero()[0])
-        raise UserError("x", f"sample {row}", "it holds a number that is not finite")
+    check_finite(samples.x)
     if samples.x.dtype == torch.int64 and int(samples.x.min()) < 0:
         raise UserError("x", int(samples.x.min()), "token ids must start at 0")
     if preparation is not None:

@@ -232,7 +232,7 @@ def dataset_at(argument: str, data: str) -> str:
         if not Path(data).exists():
             raise unknown(argument, data, DATASETS, see="protofed datasets")
     path = _there(argument, data)
-    return f"{kind_of(path)}:{path}"
+    return f"{kind_of(argument, path)}:{path}"
 
 
 def _there(argument: str, path: str) -> Path:

@@ -87,7 +87,7 @@ def check(experiment: Experiment) -> None:
     method = build_method(experiment.method, experiment.params)
     for model in experiment.model.split(","):
         factory_of(model)
-    for dataset in experiment.dataset.split("+"):
+    for dataset in experiment.datasets:
         check_name(dataset)
     check_split(experiment.split)
     experiment.number_of_clients  # noqa: B018 - refuses a split whose number of clients nobody has said

@@ -80,7 +80,7 @@ class Privacy(ABC):
         """`who` says who takes part in a round, by its number from 0."""
         self.experiment, self.engine, self._who = experiment, engine, who
         self._rounds: list[Sequence[int]] = []
-        if encoder is not None and encoder.card.source in experiment.dataset.split("+"):
+        if encoder is not None and encoder.card.source in experiment.datasets:
             why = "it was trained on the data that is to be protected, and everybody has it"
             raise UserError("--encoder", experiment.encoder, why)
 
@@ -170,7 +170,7 @@ class ExampleLevel(Privacy):
         self.frozen = is_frozen(experiment, engine.method, engine.groups)
         if engine.name != "sequential":
             raise UserError("--engine", engine.name, "--privacy example needs the sequential engine")
-        if len(set(names := experiment.dataset.split("+"))) < len(names):
+        if len(set(names := experiment.datasets)) < len(names):
             why = "--privacy example is accounted for samples that one client holds, and here several hold the same"
             raise UserError("--dataset", experiment.dataset, why)
         if experiment.drift != "none":

@@ -33,6 +33,9 @@ GAP = 2
 TITLES = {"prototypes_per_class": "prototypes/class", "rejected_uploads": "rejected", "suspected_uploads": "suspected"}
 """What columns are called of numbers that only some runs have."""
 
+CONTROLS = {number: ascii(chr(number))[1:-1] for number in (*range(32), *range(127, 160)) if chr(number) != "\n"}
+"""Characters that would move the cursor of a terminal or change its colours, if names held them."""
+
 LEAST = 24
 """Columns that free text has at least, unless it is shorter."""
 
@@ -110,7 +113,10 @@ class TextTable:
         last = len(self.titles) - 1
         made = []
         for number, title in enumerate(self.titles):
-            cells = [Text(row[number], "bold" if at in self.bold else "") for at, row in enumerate(self.rows)]
+            cells = [
+                Text(row[number].translate(CONTROLS), "bold" if at in self.bold else "")
+                for at, row in enumerate(self.rows)
+            ]
             right = self.align[min(number, len(self.align) - 1)] == "r"
             made.append(_Column([Text(title), *cells], right, self.text is not None and number == last))
         return made

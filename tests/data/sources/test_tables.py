@@ -360,6 +360,10 @@ def test_a_look_names_all_that_is_refused_and_fits_a_terminal(tmp_path: Path, mo
 
 
 def test_a_look_at_other_data(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a+b.npz", x=np.eye(10, dtype=np.float32), labels=np.arange(10) % 2)
+    assert json.loads(succeed(tmp_path, "data", "a+b.npz", "--json").out)["shape"] == [10]
+    (tmp_path / "t.xlsx").touch()
+    assert "the end of its name does not say what it is" in refused(invoke(tmp_path, "data", "t.xlsx"))
     about = json.loads(succeed(tmp_path, "data", "digits", "--json").out)
     assert (about["train"], about["test"], about["shape"], about["preparation"]) == (1442, 355, [1, 8, 8], "pixels")
     assert "there is none of that name" in refused(invoke(tmp_path, "data", "digit"))

@@ -20,6 +20,8 @@ def text_lines(path: Path, comments: tuple[str, ...] = ()) -> Iterator[tuple[int
         raise UserError("PATH", str(path), f"it has {size} bytes, and at most {LARGEST} are read")
     with path.open("rb") as file:
         for number, content in enumerate(file, 1):
+            if number == 1 and content.startswith(b"\x1f\x8b"):
+                raise UserError("PATH", str(path), "it is packed", hint="unpack it first, such as with: gunzip")
             line = text_of(content, f"{path}, line {number}").strip("\r\n")
             if line.strip() and not (comments and line.startswith(comments)):
                 yield number, line

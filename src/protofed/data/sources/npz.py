@@ -30,9 +30,13 @@ def npz(paths: Sequence[Path], _: int | None) -> Dataset:
     arrays = _arrays(path)
     halves = ["", "test_"] if any(name.startswith("test_") for name in arrays) else [""]
     whats = KEYS if any(name.endswith("domains") for name in arrays) else KEYS[:2]
-    for name in (half + what for half in halves for what in whats):
+    for name, what in ((half + what, what) for half in halves for what in whats):
         if name not in arrays:
             raise UserError("PATH", str(path), f"it has no array `{name}`{_or_images(name)}")
+        samples = name.removesuffix(what) + "x"
+        if arrays[name].shape[:1] != arrays[samples].shape[:1]:
+            why = f"its `{name}` are {list(arrays[name].shape)} and its `{samples}` {list(arrays[samples].shape)}"
+            raise UserError("PATH", str(path), f"{why}, and must be as many")
     labels, classes = _numbers(path, "labels", [arrays[f"{half}labels"] for half in halves])
     given = [arrays.get(f"{half}domains", np.zeros(len(arrays[f"{half}labels"]), np.int64)) for half in halves]
     domains, names = _numbers(path, "domains", given)
@@ -63,21 +67,31 @@ def _arrays(path: Path) -> dict[str, Any]:
             if total <= MOST:
                 known = {f"{half}{what}" for half in ("", "test_") for what in (*KEYS, IMAGES)}
                 names = [name.removesuffix(".npy") for name in archive.namelist()]
+                for half in ("", "test_"):
+                    if {f"{half}x", f"{half}{IMAGES}"} <= {*names}:
+                        raise UserError("PATH", str(path), f"it has both `{half}x` and `{half}{IMAGES}`")
                 return {
-                    name.replace(IMAGES, "x"): _array(archive.read(f"{name}.npy")) for name in names if name in known
+                    name.replace(IMAGES, "x"): _array(path, name, archive.read(f"{name}.npy"))
+                    for name in names
+                    if name in known
                 }
+    except UserError:
+        raise
     except Exception as error:  # what zipfile and numpy raise on a broken file is whatever they stumble over
         raise UserError("PATH", str(path), f"it is damaged or cut short: {error}") from None
     raise UserError("PATH", str(path), f"it unpacks to {total} bytes, and at most {MOST} are read")
 
 
-def _array(content: bytes) -> Any:
+def _array(path: Path, name: str, content: bytes) -> Any:
     """The array in a .npy file, of numbers or text; numpy's reader makes room for what a header says it holds."""
     file = BytesIO(content)
     read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
     shape, fortran, kind = read_header(file)
     rest = content[file.tell() :]
-    if kind.hasobject or math.prod(shape) * kind.itemsize != len(rest):
+    if kind.hasobject:
+        why = f"its array `{name}` holds Python objects, which are pickled, and no pickle is read"
+        raise UserError("PATH", str(path), why, hint="numbers: astype(np.float32); names: astype(str)")
+    if math.prod(shape) * kind.itemsize != len(rest):
         raise ValueError(f"its header says {shape} of {kind}, and {len(rest)} bytes follow")
     return np.frombuffer(bytearray(rest), kind).reshape(shape, order="F" if fortran else "C")
 
@@ -95,9 +109,10 @@ def _numbers(path: Path, what: str, arrays: Sequence[Any]) -> tuple[list[Tensor]
         edges = np.cumsum([len(array) for array in arrays])[:-1]
         return [torch.from_numpy(part.astype(np.int64)) for part in np.split(places, edges)], names.tolist()
     numbers = [torch.from_numpy(array.astype(np.int64)) for array in arrays]
-    most = max(int(part.max()) for part in numbers)
-    if most > 100_000 or min(int(part.min()) for part in numbers) < 0:
-        raise UserError("PATH", str(path), f"its {what} go up to {most}, and must start at 0 and have no large gaps")
+    least, most = min(int(part.min()) for part in numbers), max(int(part.max()) for part in numbers)
+    if most > 100_000 or least < 0:
+        why = f"its {what} go from {least} to {most}, and must start at 0 and have no large gaps"
+        raise UserError("PATH", str(path), why)
     return numbers, [str(number) for number in range(most + 1)]
 
 

@@ -20,6 +20,8 @@ AT_ONCE = 10_000
 CELLS = 500_000
 """Values that are, of tables with many columns."""
 DELIMITERS = ",;\t|"
+GZIP, PARQUET, ZIP, UTF16 = b"\x1f\x8b", b"PAR1", b"PK\x03\x04", (b"\xff\xfe", b"\xfe\xff")
+"""How files begin that are no plain text."""
 
 
 @dataclass(frozen=True)
@@ -32,29 +34,34 @@ class TableFile:
 
 @contextmanager
 def opened(path: Path) -> Iterator[TableFile]:
-    """A table, by the name of its file.
+    """A table, whatever the name of its file.
 
     Raises:
         UserError: it is no table, or damaged; also while parts are read.
     """
-    if path.suffix == ".parquet":
+    with path.open("rb") as file:
+        start = file.read(4)
+    if start == PARQUET or path.suffix == ".parquet":
         yield _parquet(path)
         return
+    if start == ZIP:
+        raise UserError("PATH", str(path), "it is a workbook or an archive", hint="save the sheet as CSV (UTF-8)")
     try:
-        with _text(path) as file:
-            yield _csv(path, file)
+        with _text(path, start.startswith(GZIP)) as text:
+            yield _csv(path, text)
     except UnicodeDecodeError as error:
         why = (
             f"it is not UTF-8 text: byte 0x{error.object[error.start]:02x} after {error.object[: error.start][-20:]!r}"
         )
-        hint = "convert it, such as with: iconv -f LATIN1 -t UTF-8 old.csv > new.csv"
+        coding = "UTF-16" if start.startswith(UTF16) else "LATIN1"
+        hint = f"convert it, such as with: iconv -f {coding} -t UTF-8 old.csv > new.csv"
         raise UserError("PATH", str(path), why, hint=hint) from None
     except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
         raise UserError("PATH", str(path), f"it is damaged or cut short: {error}") from None
 
 
-def _text(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
+def _text(path: Path, packed: bool) -> IO[str]:
+    if packed:
         return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
     return path.open(encoding="utf-8-sig", newline="")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ MOST = {"category": 100, "label": 1000, "client": 100_000, "domain": 1000, "test
 """How many values a column may have, by what it is."""
 TESTED = {"test": True, "1": True, "true": True, "yes": True, "train": False, "0": False, "false": False, "no": False}
 """What a column may say of whether a row is for testing."""
+COMMA = re.compile(r"[+-]?\d[\d.]*,\d+")
+"""A number as much of the world writes it, and no table that is read here."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class TableColumn:
     """A column while it is read: numbers, or the places of its values in a list of names."""
 
     def __init__(self, name: str, role: str, missing: frozenset[str]) -> None:
-        self.name, self.missing = name, missing
+        self.name, self.missing, self.said = name, missing, role != "feature"
         self.role = "category" if role == "feature" else role
         self.kind: str | None = None if role == "feature" else "names"  # that of a feature shows in its first value
         self.parts: list[NDArray[Any]] = []
@@ -116,8 +119,11 @@ class TableColumn:
 
     def add(self, values: Sequence[object], start: int) -> None:
         """Take the values of some rows, the first of which is row start + 1."""
+        first = next((one for one in values if not is_missing(one, self.missing)), None)
+        if isinstance(first, list | dict | bytes):
+            why = f"a value is one number or one text, and these are {type(first).__name__}"
+            raise UserError(f"column {self.name}", first, why, hint=f"--drop {self.name}")
         if self.kind is None:
-            first = next((one for one in values if not is_missing(one, self.missing)), None)
             if first is None:
                 self.empty += len(values)
                 return
@@ -128,7 +134,7 @@ class TableColumn:
         self._take(values, start)
 
     def _take(self, values: Sequence[object], start: int) -> None:
-        self.parts.append(self._numbers(values, start) if self.kind == "numbers" else self._names(values))
+        self.parts.append(self._numbers(values, start) if self.kind == "numbers" else self._names(values, start))
 
     def _numbers(self, values: Sequence[object], start: int) -> NDArray[np.float32]:
         try:
@@ -154,11 +160,14 @@ class TableColumn:
             raise UserError(f"column {self.name}", value, f"row {row} is not a finite number", hint=hint)
         return number
 
-    def _names(self, values: Sequence[object]) -> NDArray[np.int32]:
+    def _names(self, values: Sequence[object], start: int) -> NDArray[np.int32]:
         names = [None if is_missing(one, self.missing) else text_of(one) for one in values]
         self.absent += names.count(None)
-        for name in dict.fromkeys(names):
-            self.places.setdefault(name, len(self.places))
+        fresh = [name for name in dict.fromkeys(names) if name not in self.places]
+        for name in fresh:
+            self.places[name] = len(self.places)
+        if not self.said:
+            self._check_names(fresh, names, start)
         if len(self.places) - (None in self.places) > MOST[self.role]:
             what = {"category": "categories", "label": "classes"}.get(self.role, f"values of a {self.role} column")
             why = f"it has more than {MOST[self.role]} {what}, such as {listed([n for n in names if n][:3])}"
@@ -168,6 +177,19 @@ class TableColumn:
             }
             raise UserError("column", self.name, why, hint=hints.get(self.role))
         return np.fromiter(map(self.places.__getitem__, names), np.int32, len(names))
+
+    def _check_names(self, fresh: Collection[str | None], names: Sequence[str | None], start: int) -> None:
+        """Refuse numbers among the names of a column that nobody has said to hold names."""
+        number = next((one for one in fresh if one and (number_of(one) is not None or COMMA.fullmatch(one))), None)
+        if number is None:
+            return
+        row, hint = start + names.index(number) + 1, f"--categories {self.name} if these are names, or --drop it"
+        if COMMA.fullmatch(number):
+            why = f"row {row} has a comma in a number, which is written with a point, as in 0.5"
+            raise UserError(f"column {self.name}", number, why, hint=hint)
+        text = next(one for one in self.places if one is not None and number_of(one) is None)
+        why = f"row {row} is a number, and {text!r} is none"
+        raise UserError(f"column {self.name}", number, why, hint=f"--missing if {text!r} means none, {hint}")
 
     def sorted_names(self) -> list[str | None]:
         """The values in order, by number where all are numbers; a missing one comes last."""
@@ -181,7 +203,8 @@ class TableColumn:
     def codes(self) -> NDArray[np.int64]:
         """The place of each row's value among `sorted_names`."""
         names = self.sorted_names()
-        moved = np.array([names.index(name) if name in names else -1 for name in self.places], np.int64)
+        order = {name: place for place, name in enumerate(names)}
+        moved = np.array([order.get(name, -1) for name in self.places], np.int64)
         codes: NDArray[np.int64] = moved[np.concatenate(self.parts)]
         return codes
 
@@ -235,7 +258,7 @@ def rows_of(path: Path, file: TableFile, options: TableOptions, look: bool = Fal
     if not rows:
         raise UserError("PATH", str(path), "it has a header and no rows")
     for column in columns.values():
-        if column.kind is None:
+        if column.kind is None and column.refused is None:
             why = UserError("column", column.name, "it has no values at all", hint=f"--drop {column.name}")
             if not look:
                 raise why
