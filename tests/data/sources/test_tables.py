@@ -15,6 +15,7 @@ import torch
 
 from protofed.data import Column, Dataset, TableEncoding, load
 from protofed.data.encodings import decoded, encoded
+from protofed.data.records import read_records
 from protofed.data.sources import table_files
 from protofed.data.sources.tables import TableOptions
 from protofed.errors import UserError
@@ -368,3 +369,9 @@ def test_a_look_at_other_data(tmp_path: Path) -> None:
     assert (about["train"], about["test"], about["shape"], about["preparation"]) == (1442, 355, [1, 8, 8], "pixels")
     assert "there is none of that name" in refused(invoke(tmp_path, "data", "digit"))
     assert "there is no file none.csv" in refused(invoke(tmp_path, "data", "csv:none.csv"))
+
+
+def test_new_rows_need_no_label_and_may_have_one_column(tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("age\n5\n")
+    table = TableEncoding((Column("age"),), ("",))
+    assert table.encode(read_records(tmp_path / "new.csv", table)[1]).tolist() == [[5.0]]

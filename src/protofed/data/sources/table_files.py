@@ -98,9 +98,6 @@ def _check_header(path: Path, names: tuple[str, ...]) -> None:
             raise UserError("PATH", str(path), f"two columns are named {name!r}")
     if all(_is_number(name) for name in names):
         raise UserError("PATH", str(path), "its first line holds numbers, and must hold the names of the columns")
-    if len(names) < 2:
-        why = f"its only column is {names[0]!r}: a table has a label and at least one more"
-        raise UserError("PATH", str(path), why, hint="delimiters may be , ; | or a tab")
 
 
 def _parts(path: Path, reader: Any, width: int) -> Iterator[Sequence[Sequence[object]]]:

@@ -139,6 +139,7 @@ def variant_names(paper: str) -> list[str]:
     return list(read_paper(paper).get("variants", {}))
 
 
+@cache
 def find_target(name: str, variant: str | None = None) -> Target:
     """A table or figure with the paper's protocol, or with a named reduction of it."""
     if name not in target_names():
