@@ -242,8 +242,8 @@ def read_table(path: Path, options: TableOptions, look: bool = False) -> Table:
 def rows_of(path: Path, file: TableFile, options: TableOptions, look: bool = False) -> Table:
     """The table of a header and rows; see `read_table`."""
     if len(file.names) < 2:
-        why = f"its only column is {file.names[0]!r}: a table has a label and at least one more"
-        raise UserError("PATH", str(path), why, hint="delimiters may be , ; | or a tab")
+        alone = f"its only column is {file.names[0]!r}: a table has a label and at least one more"
+        raise UserError("PATH", str(path), alone, hint="delimiters may be , ; | or a tab")
     missing = frozenset(one.strip().lower() for one in options.missing.split(","))
     roles = options.roles(path, file.names)
     columns = {name: TableColumn(name, role, missing) for name, role in roles.items() if role != "dropped"}
