@@ -319,6 +319,11 @@ class Experiment:
         at_least=1,
     )
     checkpoint_every: int = _option(1, "Rounds between checkpoints.", "machine", at_least=1)
+    motion: bool = _option(
+        True,
+        "Keep features of 300 test samples and prototypes at up to 30 rounds, for the report to play: at most 6 MB.",
+        "machine",
+    )
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
@@ -504,6 +509,7 @@ class Options(TypedDict, total=False):
     time_budget: float | None
     patience: int | None
     checkpoint_every: int
+    motion: bool
 
 
 # End of Options.

@@ -44,7 +44,8 @@ def test_every_method_and_seed_has_a_run_folder(made: tuple[Path, Outcome]) -> N
     }
     for name in runs:
         assert {path.name for path in (folder / name).iterdir()} == {
-            *("config.yaml", "rounds.jsonl", "result.json", "snapshot.safetensors", "checkpoint")
+            *("config.yaml", "rounds.jsonl", "result.json", "snapshot.safetensors"),
+            *("motion.safetensors", "checkpoint"),
         }
 
 

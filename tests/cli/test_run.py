@@ -49,7 +49,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_folder_holds_config_rounds_result_and_checkpoint(place: Path) -> None:
     found = {str(path.relative_to(place / "run")) for path in (place / "run").rglob("*") if path.is_file()}
     checkpoint = {"checkpoint/state.safetensors", "checkpoint/clients-0.bin"}
-    assert found == {"config.yaml", "rounds.jsonl", "result.json", "snapshot.safetensors", *checkpoint}
+    assert found == {
+        "config.yaml",
+        "rounds.jsonl",
+        "result.json",
+        "snapshot.safetensors",
+        "motion.safetensors",
+        *checkpoint,
+    }
     with safe_open(place / "run/checkpoint/state.safetensors", framework="pt") as file:
         assert file.metadata()["rounds"] == "7"
         assert {name.split("/")[0] for name in file.keys()} == {"server", "taken", "slots", "size"}  # noqa: SIM118

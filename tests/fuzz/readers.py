@@ -592,7 +592,7 @@ READERS = {
     "report": Reader(
         _make_run,
         _read_report,
-        ("rounds.jsonl", "result.json", "snapshot.safetensors", "profile.json", "config.yaml"),
+        ("rounds.jsonl", "result.json", "snapshot.safetensors", "motion.safetensors", "profile.json", "config.yaml"),
     ),
     "result": Reader(_make_run, _read_result, ("result.json",)),
     "resume": Reader(

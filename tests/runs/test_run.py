@@ -13,6 +13,7 @@ import torch
 
 from protofed.errors import UserError
 from protofed.evaluation.accuracy import validation_name
+from protofed.evaluation.motion import Motion
 from protofed.evaluation.snapshot import Snapshot
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast
@@ -96,6 +97,9 @@ def stopped_and_resumed(tmp_path: Path, plan: Experiment, after: int) -> None:
     assert result_of(tmp_path / "cut") == result_of(tmp_path / "whole")
     cut, whole = (RunFolder.open(tmp_path / name).played() for name in ("cut", "whole"))
     assert [replace(one, seconds=0) for one in cut] == [replace(one, seconds=0) for one in whole]
+    kept = [vars(Motion.read(tmp_path / name / "motion.safetensors")) for name in ("cut", "whole")]
+    for value, other in zip(*(one.values() for one in kept), strict=True):
+        assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other
 
 
 def test_ctrl_c_tests_the_last_round_and_the_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Looking at results: the report."""
+"""Looking at results: the report, and the motion of prototypes."""
 
 from __future__ import annotations
 
@@ -42,3 +42,28 @@ def report_command(
     if figures is not None:
         made = write_figures(data, figures)
         print(f"{len(made)} figures and tables: {figures}", file=sys.stderr)
+
+
+@command("animate", "animate runs/compare-digits --out motion.gif")
+def animate_command(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR…", help="Folders of runs, comparisons, sweeps or reproductions.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file: .gif, .mp4 (needs ffmpeg) or .html.")],
+) -> None:
+    """Show how features and prototypes of runs move from round to round, in a picture, a video or a page."""
+    from protofed.report.html import motion_of
+    from protofed.report.motion import check_format, write_animation
+    from protofed.report.motion.animation import PANELS
+
+    if not out.parent.is_dir():
+        raise UserError("--out", str(out), f"there is no folder {out.parent}")
+    if out.is_dir():
+        raise UserError("--out", str(out), "it is a folder", hint="name a file")
+    check_format(out)
+    data = motion_of(folders)
+    lines = len(data["motion"]["runs"])
+    if lines > PANELS and out.suffix != ".html":
+        print(f"note: it shows the first {PANELS} of {lines} lines", file=sys.stderr)
+    write_animation(data, out)
+    print(out)

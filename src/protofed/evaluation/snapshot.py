@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from protofed.engines.base import Engine
-from protofed.engines.client_group import Group
+from protofed.engines.client_group import Group, State
 from protofed.errors import UserError
 from protofed.evaluation.accuracy import models_of, sent_to
 from protofed.internal.atomic_files import write_file
@@ -119,7 +119,7 @@ def take_snapshot(engine: Engine, broadcast: Broadcast, seed: int, participants:
                 confusion += view.confusion
                 views.append(view)
     few = max(1, POINTS // len(chosen))
-    kinds, marked = _server_sets(engine.method, broadcast, engine.groups[0].feature_size, participants)
+    kinds, marked = server_sets(engine.method, broadcast, engine.groups[0].feature_size, participants)
     vectors, marks = (torch.cat(part) for part in zip(*(view.means for view in views), *marked, strict=True))
     kept = torch.cat([_some(torch.nonzero(marks[:, 0] == kind).flatten(), draws) for kind in range(len(kinds))])
     homes = [-1 if client.domain is None else client.domain for client in federation.clients]
@@ -136,7 +136,7 @@ def take_snapshot(engine: Engine, broadcast: Broadcast, seed: int, participants:
         features=torch.cat([view.features[:few] for view in views]).float().cpu(),
         points=torch.cat([view.points[:few] for view in views]),
         prototypes=vectors[kept].float(),
-        marks=marks[kept],
+        marks=marks[kept, :3],
     )
 
 
@@ -153,7 +153,7 @@ def _view(
     engine: Engine, broadcast: Broadcast, group: Group, row: int, sent: Sequence[Broadcast], draws: torch.Generator
 ) -> _View:
     """What one client's model makes of some of its test images."""
-    asked, test, rule = engine.method.score.split("/")
+    asked, test, _ = engine.method.score.split("/")
     classes, member = len(engine.federation.classes), group.members[row]
     models = models_of(engine.method, group, range(row, row + 1), sent)
     state = models.get(asked, models["own"])
@@ -161,6 +161,22 @@ def _view(
     rows = torch.arange(len(group.test.labels)) if test == "all" else group.clients[row].own
     rows = rows[torch.randperm(len(rows), generator=draws)[:IMAGES]]
     images = group.inputs(group.test.x[rows], [row])
+    features, answer = answers_of(engine, broadcast, group, row, state, images, means)
+    labels, domains, answer = group.test.labels[rows], group.test.domains[rows], answer.cpu()
+    places = (labels * classes + answer)[answer >= 0]  # without any prototype there is no answer
+    confusion = torch.bincount(places, minlength=classes**2).view(classes, classes)
+    points = torch.stack([labels, answer, torch.full_like(labels, member), domains], 1)
+    return _View(described(means.take(0), 0, member), features, points, confusion)
+
+
+def answers_of(
+    engine: Engine, broadcast: Broadcast, group: Group, row: int, state: State, images: Tensor, means: Prototypes
+) -> tuple[Tensor, Tensor]:
+    """Features [n, D] of images by a client's model, and answers [n] by the rule of the score, -1 without prototypes.
+
+    `means` are the client's class means [1, C, 1, D], the prototypes where the method has none.
+    """
+    rule = engine.method.score.split("/")[2]
     features, logits = engine.forward(group, state, images)
     answer = logits.argmax(-1)
     if rule == engine.method.rule:
@@ -168,14 +184,10 @@ def _view(
     elif rule == "nearest":
         references = engine.method.references(broadcast)
         answer = nearest_class(features, means if references is None else references)
-    labels, domains, answer = group.test.labels[rows], group.test.domains[rows], answer[0].cpu()
-    places = (labels * classes + answer)[answer >= 0]  # without any prototype there is no answer
-    confusion = torch.bincount(places, minlength=classes**2).view(classes, classes)
-    points = torch.stack([labels, answer, torch.full_like(labels, member), domains], 1)
-    return _View(_marked(means.take(0), 0, member), features[0], points, confusion)
+    return features[0], answer[0]
 
 
-def _server_sets(
+def server_sets(
     method: Method, broadcast: Broadcast, size: int, participants: Sequence[int]
 ) -> tuple[list[str], list[tuple[Tensor, Tensor]]]:
     """The kinds of prototypes, local ones first, and those of the server's sets with their marks."""
@@ -186,15 +198,15 @@ def _server_sets(
             owned = several and len(sets.counts) == len(participants) and method.sets_are_of_clients()
             for place in range(len(sets.counts) if several else 1):
                 found = sets.take(place) if several else sets
-                marked.append(_marked(found, len(kinds), participants[place] if owned else -1))
+                marked.append(described(found, len(kinds), participants[place] if owned else -1))
             kinds.append(name)
     return kinds, marked
 
 
-def _marked(found: Prototypes, kind: int, client: int) -> tuple[Tensor, Tensor]:
-    """The prototypes of a set [C, M, D], one after the other, and what they are."""
-    classes = found.filled.nonzero()[:, 0].cpu()
-    marks = torch.stack([torch.full_like(classes, kind), classes, torch.full_like(classes, client)], 1)
+def described(found: Prototypes, kind: int, client: int) -> tuple[Tensor, Tensor]:
+    """The prototypes of a set [C, M, D], one after the other, and what they are: kind, class, client, slot."""
+    classes, slots = found.filled.nonzero().cpu().unbind(1)
+    marks = torch.stack([torch.full_like(classes, kind), classes, torch.full_like(classes, client), slots], 1)
     return found.vectors[found.filled].cpu(), marks
 
 

@@ -34,6 +34,7 @@ class RunFolder:
         self.snapshot = path / "snapshot.safetensors"
         if not self.snapshot.exists() and (old := path / "look.safetensors").exists():  # its name before 0.2
             self.snapshot = old
+        self.motion = path / "motion.safetensors"
         self.network_label = path / "flower.json"
         self._claim: IO[bytes] | None = None
 

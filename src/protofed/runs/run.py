@@ -22,6 +22,7 @@ from protofed.engines.distributed import ALONE, Ranks
 from protofed.errors import LostError, UserError
 from protofed.evaluation.accuracy import Evaluation, validation_name
 from protofed.evaluation.backdoor import backdoor_rate
+from protofed.evaluation.motion import Recorder
 from protofed.evaluation.names import asked_metrics, best_of
 from protofed.evaluation.snapshot import Snapshot, take_snapshot
 from protofed.experiment import Experiment
@@ -84,6 +85,8 @@ class Run:
         """Who could take part in the last round."""
         self.called_off = False
         """Whether a user's function has ended it."""
+        self.recorder: Recorder | None = None
+        """Keeps how features and prototypes move, for the report of a run that has a folder."""
 
     def play(self, folder: RunFolder | None, progress: Progress) -> Result:
         """Play the remaining rounds."""
@@ -93,6 +96,7 @@ class Run:
         with process_settings(self.experiment), _interruptible(resumable) as interrupted, full_disk_is_said(), written:
             if folder is not None:
                 folder.keep_rounds(self.history)
+                self._record_motion(folder)
             stop = False
             while not (stop or self.over()):
                 with profiled_round():
@@ -126,7 +130,21 @@ class Run:
                 FailedRun.of(self.experiment, error, len(self.history)).write(folder.path)
             raise
 
+    def _record_motion(self, folder: RunFolder) -> None:
+        """Begin to keep how features and prototypes move, or go on with it; of clients elsewhere nothing is known."""
+        if self.experiment.motion and self.clients.here:
+            self.recorder = Recorder(self.engine, self.setup.federation, self.experiment.seed, self.experiment.rounds)
+            self.recorder.restore(folder.motion, len(self.history))
+
+    def _keep_motion(self, folder: RunFolder, played: Round) -> None:
+        """Keep a round that is due, before the checkpoint: who goes on from there finds every frame until then."""
+        if self.recorder is not None and (played.round in self.recorder.due or self.over()):
+            with section("evaluation"):
+                self.recorder.keep(played.round, self.broadcast, played.participants)
+                self.recorder.motion.write(folder.motion)
+
     def _write_round(self, folder: RunFolder, played: Round, stop: bool) -> None:
+        self._keep_motion(folder, played)
         folder.append_round(played)
         if stop or self.over() or played.round % self.experiment.checkpoint_every == 0:
             with section("checkpoint"):

@@ -13,7 +13,8 @@ from protofed.experiment import Experiment, options
 from protofed.internal.schema import fits, read_json
 from protofed.internal.yaml_files import read_yaml
 from protofed.report.html.looks import colours_needed, looks_of
-from protofed.report.html.run_data import read_run, short
+from protofed.report.html.motions import motions_of
+from protofed.report.html.run_data import comparable, read_run, short
 from protofed.report.html.statistics import compared
 from protofed.report.index import listed, name_below, row_of, version_of
 from protofed.report.plots import COLOURS, colour
@@ -46,10 +47,7 @@ def gather(folders: Sequence[Path]) -> dict[str, Any]:
         >>> data["score"], {label: len(runs) for label, runs in data["lines"].items()}
         ('own/own/nearest', {'fedproto': 1})
     """
-    found = {path.resolve(): (path, folder) for folder in folders for path in _run_folders(folder)}  # each once
-    names = {path: name_below(path, folder) for path, folder in found.values()}
-    if not any(read_run(path) for path in names):
-        raise UserError("DIR", str(folders[0]), "it holds no run with a complete round")
+    names = _names(folders)
     return {
         **listed([row_of(path, name, version_of(path)) for path, name in names.items()]),
         **numbers(names),
@@ -57,6 +55,37 @@ def gather(folders: Sequence[Path]) -> dict[str, Any]:
         "commands": [_command(folder) for folder in folders],
         "tuning": [text for folder in folders for text in _tuning(folder)],
     }
+
+
+def motion_of(folders: Sequence[Path]) -> dict[str, Any]:
+    """What a page shows of the motion of runs, with the colours of its lines.
+
+    Args:
+        folders: as those of `gather`.
+
+    Raises:
+        UserError: as `gather`, or no run has kept how its features move.
+    """
+    names = _names(folders)
+    lines = lines_of(names)
+    found = motions_of({label: [run["path"] for run in runs] for label, runs in lines.items()})
+    if found is None:
+        why = "none of its runs has kept features and prototypes"
+        hint = "runs with --no-motion, over a network, or made before version 0.2 have no motion.safetensors"
+        raise UserError("DIR", str(folders[0]), why, hint=hint)
+    classes = max(len(one["classes"]) for one in found["samples"])
+    most = max(len(COLOURS), len(lines), classes)
+    about = {"about": _about([run for runs in lines.values() for run in runs])}
+    return {**about, "motion": found, "lines": dict.fromkeys(lines), "colours": [colour(n) for n in range(most)]}
+
+
+def _names(folders: Sequence[Path]) -> dict[Path, str]:
+    """The names of the runs in some folders, each once."""
+    found = {path.resolve(): (path, folder) for folder in folders for path in _run_folders(folder)}
+    names = {path: name_below(path, folder) for path, folder in found.values()}
+    if not any(read_run(path) for path in names):
+        raise UserError("DIR", str(folders[0]), "it holds no run with a complete round")
+    return names
 
 
 def numbers(names: Mapping[Path, str]) -> dict[str, Any]:
@@ -69,7 +98,7 @@ def numbers(names: Mapping[Path, str]) -> dict[str, Any]:
     runs = [run for line in lines.values() for run in line]
     rows = [row_of(path, name, version_of(path)) for path, name in names.items()]
     scores = list(dict.fromkeys(name for run in runs for name in run["curves"]))
-    score = common_score([_scores(run) for run in runs]) if scores else None
+    score = common_score([comparable(run) for run in runs]) if scores else None
     return {
         "about": _about(runs) if runs else {},
         "incomplete": [_incomplete(run) for run in runs if not run["complete"]]
@@ -85,7 +114,10 @@ def numbers(names: Mapping[Path, str]) -> dict[str, Any]:
     }
 
 
-DETAILS: Mapping[str, Callable[[Mapping[str, Sequence[Path]]], dict[str, Any]]] = {"looks": looks_of}
+DETAILS: Mapping[str, Callable[[Mapping[str, Sequence[Path]]], dict[str, Any] | None]] = {
+    "looks": looks_of,
+    "motion": motions_of,
+}
 """What takes longer than to read numbers: of each line's folders something by label, under a name of its own."""
 
 
@@ -125,11 +157,6 @@ def _run_folders(folder: Path) -> Iterator[Path]:
 
 def _place(name: str, names: Sequence[str]) -> int:
     return names.index(name) if name in names else len(names)
-
-
-def _scores(run: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """The accuracy that the method's paper reports, and those that the run has by the method's own rules."""
-    return run["score"], [name for name, found in run["last"].items() if not found.diagnostic]
 
 
 def _labels(runs: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -72,6 +72,11 @@ def _read(path: Path, version: str) -> dict[str, Any]:  # noqa: ARG001 - what is
         "epsilon": rounds[-1].epsilon,
         "further": further(rounds),
     }
+
+
+def comparable(run: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The accuracy that the method's paper reports, and those that the run has by the method's own rules."""
+    return run["score"], [name for name, found in run["last"].items() if not found.diagnostic]
 
 
 def _profile(path: Path) -> dict[str, dict[str, dict[str, float]]]:

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 COMPONENTS: Mapping[str, Path] = {
     name: HERE / "components" / f"{name}.js"
     for name in (
-        *("runs", "summary", "curves", "loss", "configurations", "holds", "clients", "classes"),
+        *("runs", "summary", "motion", "curves", "loss", "configurations", "holds", "clients", "classes"),
         *("confusion", "samples", "plane", "prototypes", "costs"),
     )
 }
