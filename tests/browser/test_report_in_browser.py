@@ -17,7 +17,7 @@ from tests.support.command_line import succeed
 pytestmark = pytest.mark.browser
 
 SECTIONS = (
-    *("runs", "summary", "curves", "loss", "configurations", "holds", "clients", "classes"),
+    *("runs", "summary", "motion", "curves", "loss", "configurations", "holds", "clients", "classes"),
     *("confusion", "plane", "prototypes", "costs"),
 )
 EVIL = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
@@ -324,3 +324,41 @@ def test_names_are_text(page: Path, browser: Chrome, tmp_path: Path) -> None:
         browser.refresh()
         assert too_wide(browser) == 0
     assert errors(browser) == []
+
+
+def test_a_phone_has_no_sideways_scroll(browser: Chrome) -> None:
+    size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        widths = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
+        assert widths[0] <= widths[1]
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_the_motion_plays_and_a_dot_shows_its_sample(browser: Chrome) -> None:
+    from selenium.webdriver import ActionChains, Keys
+    from selenium.webdriver.support.ui import Select, WebDriverWait
+
+    told = data(browser)["motion"]
+    first, second, *_ = told["runs"]
+    samples = len(told["samples"][0]["points"])
+    assert count(browser, "#motion circle.sample") == 2 * samples
+    figure = browser.find_element("css selector", "#motion .figure")
+    assert figure.get_attribute("data-round") == "4"
+    slider = browser.find_element("css selector", "#motion input[type=range]")
+    slider.send_keys(Keys.ARROW_LEFT)
+    assert figure.get_attribute("data-round") == "3"
+    answered = zip(told["runs"][first]["answers"][2], told["samples"][0]["points"], strict=True)
+    right = sum(answer == point[0] for answer, point in answered)
+    assert f"round 3: {right} of {samples} right" in browser.find_element("css selector", "#motion figcaption").text
+    browser.find_element("css selector", "#motion .play").click()
+    WebDriverWait(browser, 20).until(lambda _: figure.get_attribute("data-round") == "4")
+    dot = browser.find_element("css selector", "#motion circle.sample")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", dot)
+    ActionChains(browser).move_to_element(dot).perform()
+    tip = browser.find_element("id", "tip")
+    assert "answered" in tip.text
+    assert tip.find_elements("css selector", "svg.thumbnail image")
+    Select(browser.find_element("css selector", "#motion select")).select_by_visible_text(second)
+    assert count(browser, "#motion circle.sample") == samples  # both sides show the same
