@@ -326,16 +326,6 @@ def test_names_are_text(page: Path, browser: Chrome, tmp_path: Path) -> None:
     assert errors(browser) == []
 
 
-def test_a_phone_has_no_sideways_scroll(browser: Chrome) -> None:
-    size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
-        widths = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
-        assert widths[0] <= widths[1]
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
 def test_the_motion_plays_and_a_dot_shows_its_sample(browser: Chrome) -> None:
     from selenium.webdriver import ActionChains, Keys
     from selenium.webdriver.support.ui import Select, WebDriverWait

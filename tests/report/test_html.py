@@ -21,7 +21,8 @@ from protofed.evaluation.snapshot import Snapshot
 from protofed.experiment import Experiment
 from protofed.methods import METHODS
 from protofed.report.html import gather, looks, write_report
-from protofed.report.html.figures import latex, write_figures
+from protofed.report.html.figures import write_figures
+from protofed.report.html.latex import latex, table_columns, table_environment
 from protofed.report.html.looks import plane
 from protofed.report.page.build import page
 from protofed.runs.folder import RunFolder, run_folders
@@ -310,7 +311,14 @@ def test_figures_and_tables_for_a_paper(comparison: Path, tmp_path: Path) -> Non
     made = {path.name for path in (tmp_path / "figures").iterdir()}
     names = {"curves-rounds", "curves-bytes", "curves-seconds", "clients"}
     names |= {f"{what}-{method}" for what in ("holds", "confusion", "plane") for method in ("fedproto", "fedavg")}
-    assert made == {f"{name}.{kind}" for name in names for kind in ("png", "svg")} | {"tables.tex"}
+    assert made == {f"{name}.{kind}" for name in names for kind in ("pdf", "png", "svg")} | {
+        "figures.tex",
+        "tables.tex",
+    }
+    assert (tmp_path / "figures/curves-rounds.pdf").read_bytes().startswith(b"%PDF")
+    included = (tmp_path / "figures/figures.tex").read_text()
+    assert {*re.findall(r"\\includegraphics.*\{(.*)\.pdf\}", included)} == names
+    assert included.count("\\caption{") == len(names)
     text = (tmp_path / "figures/tables.tex").read_text()
     data = gather([comparison])
     assert text.count("\\\\") == 3
@@ -336,6 +344,31 @@ def test_a_diagnostic_has_a_star_and_is_never_bold_and_equal_columns_are_there_o
     assert titles[1] == "own/own/head"
     assert "own/again/head" not in text
     assert text.splitlines()[0].count("r") == len(titles)  # one of them is tabular's
+
+
+def test_the_score_and_the_columns_can_be_chosen(comparison: Path, tmp_path: Path) -> None:
+    words = ("report", str(comparison), "--out", "r.html")
+    succeed(tmp_path, *words, "--figures", "some", "--score", "own/all/head", "--columns", "own/all/head,bytes,seconds")
+    assert embedded((tmp_path / "r.html").read_text())["score"] == "own/all/head"
+    text = (tmp_path / "some/tables.tex").read_text()
+    (titles,) = (line for line in text.splitlines() if line.startswith("method"))
+    assert titles == "method & own/all/head & bytes (MB) & seconds (s) \\\\"
+    assert "own/all/head in percent" in (tmp_path / "some/figures.tex").read_text()
+    assert "own/all/head" in refused(invoke(tmp_path, *words, "--score", "own/all/haed"))
+    assert "bytes" in refused(invoke(tmp_path, *words, "--figures", "some", "--columns", "byte"))
+    assert "--figures" in refused(invoke(tmp_path, *words, "--columns", "bytes"))
+
+
+def test_a_table_has_few_columns_unless_asked_and_marks_what_is_clearly_worse(comparison: Path) -> None:
+    data = gather([comparison])
+    assert len(table_columns(data)) <= 4
+    assert table_columns(data)[0] == data["score"]
+    worse = next(row for row in data["summary"] if not row["cells"][data["score"]]["best"])
+    assert "dagger" not in table_environment(data)
+    worse["cells"][data["score"]]["test"] = {"p_holm": 0.01}
+    text = table_environment(data)
+    assert text.count("$^\\dagger$") == 2  # in the cell, and in the caption that says what it is
+    assert text.count("{") == text.count("}")
 
 
 def test_lines_are_ranked_within_their_setting(comparison: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from protofed.cli.common import command
-from protofed.errors import UserError
+from protofed.errors import UserError, unknown
 
 
 @command("report", "report runs/compare-digits")
@@ -22,12 +22,23 @@ def report_command(
     ] = None,
     figures: Annotated[
         Path | None,
-        typer.Option("--figures", metavar="DIR", help="Also every figure as PNG and SVG, and tables as LaTeX."),
+        typer.Option("--figures", metavar="DIR", help="Also every figure as PDF, SVG and PNG, with LaTeX to include."),
+    ] = None,
+    score: Annotated[
+        str | None,
+        typer.Option("--score", metavar="NAME", help="The accuracy that is shown first and drawn, model/test/rule."),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            "--columns", metavar="NAMES", help="Columns of the LaTeX table (--figures): accuracies, bytes, seconds."
+        ),
     ] = None,
 ) -> None:
     """Write one HTML file about runs: tables, curves, clients, confusion, features and prototypes."""
     from protofed.report.html import gather, write_report
     from protofed.report.html.figures import write_figures
+    from protofed.report.html.latex import table_columns
 
     path = out or folders[0] / "report.html"
     if not path.parent.is_dir() and out is not None:
@@ -36,11 +47,18 @@ def report_command(
         raise UserError("--out", str(path), "it is a folder", hint="name a file")
     if figures is not None and figures.exists() and not figures.is_dir():
         raise UserError("--figures", str(figures), "it is a file", hint="name a folder")
+    if columns is not None and figures is None:
+        raise UserError("--columns", columns, "it is of the table that --figures writes")
     data = gather(folders)
+    if score is not None:
+        if score not in data["scores"]:
+            raise unknown("--score", score, data["scores"])
+        data["score"] = score
+    asked = table_columns(data, columns.split(",") if columns else ())
     write_report(data, path)
     print(path)
     if figures is not None:
-        made = write_figures(data, figures)
+        made = write_figures(data, figures, asked)
         print(f"{len(made)} figures and tables: {figures}", file=sys.stderr)
 
 

@@ -63,7 +63,7 @@ def play_study(
     shown = log(progress(quiet, study.total(folder)))
 
     def play() -> Finding:
-        from protofed.report.plots import plot  # matplotlib can wait until there is something to draw
+        from protofed.report.paper_figures import plot  # matplotlib can wait until there is something to draw
 
         outcome: Finding = study.play(folder, shown, number)
         plot(outcome, folder)

@@ -29,11 +29,24 @@ from protofed.studies.papers import (
 )
 
 TARGETS = {
-    "fedproto": ["table1", "table2", "table3", "table4", "fig3", "fig4"],
-    "mp-fedcl": ["table2", "table5", "table6", "table7", "table8", "fig5", "fig8", "fig9", "fig10"],
-    "fedplcc": ["table2", "table3", "table4", "table5", "fig3", "fig4", "fig5", "fig6"],
+    "fedproto": ["table1", "table2", "table3", "table4", "fig2", "fig3", "fig4"],
+    "mp-fedcl": [
+        "table2",
+        "table5",
+        "table6",
+        "table7",
+        "table8",
+        "fig1",
+        "fig5",
+        "fig6",
+        "fig7",
+        "fig8",
+        "fig9",
+        "fig10",
+    ],
+    "fedplcc": ["table2", "table3", "table4", "table5", "fig2", "fig3", "fig4", "fig5", "fig6"],
     "pfllib": ["fmnist-dir0.1"],
-    "fedsc": ["table1", "table2", "table3", "table4", "table5", "fig5", "fig6"],
+    "fedsc": ["table1", "table2", "table3", "table4", "table5", "fig1", "fig5", "fig6", "fig7"],
 }
 FIELDS = {item.name for item in dataclasses.fields(Experiment)} | {item.name for item in dataclasses.fields(Reading)}
 

@@ -1,13 +1,14 @@
-"""The report's figures for a paper: PNG and SVG of a column's width, and tables as LaTeX."""
+"""The report's figures for a paper, as PDF, SVG and PNG of a column's width, with what LaTeX includes of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofed.internal.atomic_files import write_text
+from protofed.report.html.latex import figure_environments, spread_of, table_environment
 from protofed.report.plots import MARKERS, colour, palette
 
 if TYPE_CHECKING:
@@ -16,67 +17,74 @@ if TYPE_CHECKING:
 SIZE = (3.4, 2.5)
 """Inches: a column of a two-column paper."""
 
+FORMATS = ("pdf", "svg", "png")
+"""Of a figure; LaTeX includes the first."""
+
 NUMBERED = 20
 """Rows and columns of a heat map up to which numbers in its cells can be read, and classes up to which a key can."""
 
 
-def write_figures(data: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Every figure there is data for, as NAME.png and NAME.svg, and tables.tex; what was written."""
+def write_figures(data: Mapping[str, Any], folder: Path, columns: Sequence[str] = ()) -> list[Path]:
+    """Write every figure there is data for, and what a paper includes of them.
+
+    Args:
+        data: what `gather` found; its `score` is the accuracy that is drawn.
+        folder: a new folder or an old one.
+        columns: of the table, names of accuracies, `bytes` and `seconds`; see `table_columns`.
+
+    Returns:
+        What was written: NAME.pdf, NAME.svg and NAME.png of each figure, figures.tex with their captions, tables.tex.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     made: list[Path] = []
+    captions: dict[str, str] = {}
+
+    def add(name: str, caption: str, draw: Callable[[Axes], None]) -> None:
+        made.extend(_figure(folder, name, draw))
+        captions[name] = caption
+
     score = data["score"]
-    for over in ("rounds", "bytes", "seconds") if score else ():
-        made += _figure(folder, f"curves-{over}", lambda axes, over=over: _curves(axes, data, score, over))
+    for over, words in (("rounds", "rounds"), ("bytes", "bytes sent, up and down"), ("seconds", "seconds")):
+        if score:
+            caption = f"{score} in percent over {words}: {spread_of(data)}."
+            add(f"curves-{over}", caption, partial(_curves, data=data, score=score, over=over))
     if score:
-        made += _figure(folder, "clients", lambda axes: _clients(axes, data, score))
+        caption = f"{score} of each client after the last round, first seed; the bar is the mean."
+        add("clients", caption, partial(_clients, data=data, score=score))
     for label, look in data["looks"].items():
         name = "".join(letter if letter.isalnum() else "-" for letter in label)
-        for what, across, down in (("holds", "class", "client"), ("confusion", "answer", "class")):
-            made += _figure(folder, f"{what}-{name}", partial(_heat, matrix=look[what], across=across, down=down))
-        made += _figure(folder, f"plane-{name}", lambda axes, look=look: _plane(axes, look))
-    write_text(folder / "tables.tex", latex(data))
-    return [*made, folder / "tables.tex"]
+        words = f"{look['model']} model, {look['rule']}, first seed"
+        add(
+            f"holds-{name}",
+            f"Training samples of each client and class ({label}).",
+            partial(_heat, matrix=look["holds"], across="class", down="client"),
+        )
+        add(
+            f"confusion-{name}",
+            f"Confusion of {label}: {words}.",
+            partial(_heat, matrix=look["confusion"], across="answer", down="class"),
+        )
+        kinds = ", ".join(look["kinds"])
+        caption = f"t-SNE of features of test samples (dots) and of prototypes ({kinds}) of {label}, {words}."
+        add(f"plane-{name}", caption, partial(_plane, look=look))
+    write_text(folder / "figures.tex", figure_environments(captions))
+    write_text(folder / "tables.tex", table_environment(data, columns))
+    return [*made, folder / "figures.tex", folder / "tables.tex"]
 
 
-def latex(data: Mapping[str, Any]) -> str:
-    """The summary as a table in booktabs' style: the best mean of each setting bold, diagnostics with a star."""
-    rows = data["summary"]
-    shown: dict[str, list[str]] = {}
-    for name in sorted(data["scores"], key=lambda name: bool(name != data["score"])):  # the common one first
-        cells = [_cell(row["cells"].get(name)) for row in rows]
-        if cells not in shown.values() and any(name in row["cells"] for row in rows):
-            shown[name] = cells
-    lines = [f"\\begin{{tabular}}{{l{'r' * len(shown)}}}", "\\toprule"]
-    lines += [" & ".join(["method", *map(_escaped, shown)]) + " \\\\"]
-    for number, row in enumerate(rows):
-        if not number or row["setting"] != rows[number - 1]["setting"]:
-            lines.append("\\midrule")
-        lines.append(" & ".join([_escaped(row["label"]), *(cells[number] for cells in shown.values())]) + " \\\\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
-
-
-def _cell(cell: Mapping[str, Any] | None) -> str:
-    if cell is None:
-        return "--"
-    value = f"{cell['mean']:.2f}" + ("" if cell["std"] is None else f" $\\pm$ {cell['std']:.2f}")
-    return f"\\textbf{{{value}}}" if cell["best"] else f"{value}$^*$" if cell["diagnostic"] else value
-
-
-def _escaped(text: str) -> str:
-    special = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
-    return "".join(special.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text)
-
-
-def _figure(folder: Path, name: str, draw: Any) -> list[Path]:
+def _figure(folder: Path, name: str, draw: Callable[[Axes], None]) -> list[Path]:
+    """In all formats. Fonts stay fonts: journals refuse outlines in a PDF, and text in an SVG can be edited."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.add_subplot()
     axes.tick_params(labelsize=7)
     draw(axes)
-    paths = [folder / f"{name}.png", folder / f"{name}.svg"]
-    for path in paths:
-        figure.savefig(path, dpi=300)
+    paths = [folder / f"{name}.{kind}" for kind in FORMATS]
+    with rc_context({"pdf.fonttype": 42, "svg.fonttype": "none"}):
+        for path in paths:
+            figure.savefig(path, dpi=300)
     return paths
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from protofed.errors import UserError, unknown
 from protofed.experiment import Experiment
@@ -106,6 +106,27 @@ class PaperCell:
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """What a figure shows."""
+
+    what: Literal["values", "rounds", "features", "holdings"]
+    by: Literal["class", "client"] = "class"  # what features are coloured by
+    clients: int = 0  # features of so many first clients in a panel each; 0: of all in one
+    varied: tuple[str, ...] = ()  # what values are drawn over
+
+    @classmethod
+    def of(cls, target: Mapping[str, Any]) -> Drawing | None:
+        """As a paper's file says it."""
+        if "table" in target or "datasets" not in target:
+            return None
+        if "drawn" in target:
+            return cls(**target["drawn"])
+        rounds = EACH_ROUND in target.get("metrics", ())
+        names = (name.removeprefix("params.") for name in target.get("vary", ()))
+        return cls("rounds" if rounds else "values", varied=tuple(names))
+
+
+@dataclass(frozen=True)
 class Target:
     """A table or figure."""
 
@@ -116,6 +137,7 @@ class Target:
     variant: str | None
     about: str  # the variant, in words
     cells: tuple[PaperCell, ...]
+    drawn: Drawing | None = None  # none: a table
 
     def trials(self) -> list[Trial]:
         """Everything that has to be run, once each."""
@@ -151,7 +173,9 @@ def find_target(name: str, variant: str | None = None) -> Target:
     reduced = {} if variant is None else paper["variants"][variant]
     cells = tuple(_Planner(paper, paper["targets"][key], reduced.get("protocol", ())).cells())
     about = reduced.get("about", "")
-    return Target(name, paper["targets"][key]["title"], paper["title"], paper["link"], variant, about, cells)
+    told = paper["targets"][key]
+    drawn = Drawing.of(told)
+    return Target(name, told["title"], paper["title"], paper["link"], variant, about, cells, drawn)
 
 
 @cache
