@@ -141,11 +141,9 @@ def _features(axes: Axes, seen: Snapshot, drawn: Drawing, client: int | None) ->
                 inks = [colour(cls) for _, cls in some]
                 shape = MARKERS[(kind + 1) % len(MARKERS)]
                 axes.scatter(*_columns([place for place, _ in some]), s=26, c=inks, marker=shape, edgecolors="black")
-    names: Mapping[int, str] = dict(enumerate(seen.classes))
     for number in sorted({what[column] for _, what in shown})[:10]:
-        axes.scatter(
-            [], [], s=8, color=colour(number), label=names[number] if drawn.by == "class" else f"client {number}"
-        )
+        name = seen.classes[number] if drawn.by == "class" else f"client {number}"
+        axes.scatter([], [], s=8, color=colour(number), label=name)
     axes.legend(fontsize=5, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     axes.set(xticks=[], yticks=[])
 
