@@ -75,7 +75,7 @@ def test_prototypes_are_the_clients_class_means_and_the_servers() -> None:
 
 
 def test_both_engines_keep_the_same() -> None:
-    options = {"precision": "float64", "model": "cnn", "method": "mp-fedcl", "params": {"k": 2}}
+    options: dict[str, Any] = {"precision": "float64", "model": "cnn", "method": "mp-fedcl", "params": {"k": 2}}
     (_, one), (_, other) = (played(engine=engine, **options) for engine in ("sequential", "stacked"))
     for name, value in vars(one).items():
         if isinstance(value, torch.Tensor):

@@ -129,7 +129,7 @@ def test_a_gif_a_page_and_a_video(comparison: Path, tmp_path: Path, monkeypatch:
     for name in ("some.gif", "some.html"):
         assert succeed(tmp_path, "animate", str(comparison), "--out", name).out == f"{name}\n"
     with Image.open(tmp_path / "some.gif") as picture:
-        assert picture.n_frames >= 3
+        picture.seek(2)  # there are three or more
     text = (tmp_path / "some.html").read_text()
     assert "Content-Security-Policy" in text
     assert '"motion":{' in text

@@ -239,7 +239,8 @@ class Recorder:
         own = _first(torch.cat(vectors), torch.cat(marks), (1, 2))
         kinds, marked = server_sets(self.engine.method, broadcast, self.engine.groups[0].feature_size, participants)
         sets = [(torch.zeros(0, own[0].shape[1]), torch.zeros(0, 4, dtype=torch.int64)), *marked]
-        server = _first(*(torch.cat(part) for part in zip(*sets, strict=True)), (3, 0, 2, 1))
+        vectors_of, marks_of = (torch.cat(part) for part in zip(*sets, strict=True))
+        server = _first(vectors_of, marks_of, (3, 0, 2, 1))
         merged = list(dict.fromkeys([*self.motion.kinds, *kinds]))
         server[1][:, 0] = torch.tensor([merged.index(name) for name in kinds])[server[1][:, 0]]
         frame = Frame(

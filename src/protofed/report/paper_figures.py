@@ -140,7 +140,7 @@ def _features(axes: Axes, seen: Snapshot, drawn: Drawing, client: int | None) ->
             if some:
                 inks = [colour(cls) for _, cls in some]
                 shape = MARKERS[(kind + 1) % len(MARKERS)]
-                axes.scatter(*_columns([place for place, _ in some]), s=26, c=inks, marker=shape, edgecolors="black")
+                _scatter(axes, [place for place, _ in some], inks, s=26, marker=shape, edgecolors="black")
     for number in sorted({what[column] for _, what in shown})[:10]:
         name = seen.classes[number] if drawn.by == "class" else f"client {number}"
         axes.scatter([], [], s=8, color=colour(number), label=name)
@@ -148,9 +148,9 @@ def _features(axes: Axes, seen: Snapshot, drawn: Drawing, client: int | None) ->
     axes.set(xticks=[], yticks=[])
 
 
-def _columns(places: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Places as two lists."""
-    return [[place[axis] for place in places] for axis in (0, 1)]
+def _scatter(axes: Axes, places: Sequence[Sequence[float]], inks: Sequence[str], **look: Any) -> None:
+    """Marks at places [x, y]."""
+    axes.scatter([x for x, _ in places], [y for _, y in places], c=inks, **look)
 
 
 def _holdings(axes: Axes, seen: Snapshot) -> None:

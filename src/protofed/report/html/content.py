@@ -128,7 +128,7 @@ def details(names: Mapping[Path, str]) -> dict[str, Any]:
         what: of({label: [run["path"] for run in runs] for label, runs in lines.items()})
         for what, of in DETAILS.items()
     }
-    most = max(len(COLOURS), len(lines), colours_needed(found["looks"]))
+    most = max(len(COLOURS), len(lines), colours_needed(found["looks"] or {}))
     return {**found, "colours": [colour(number) for number in range(most)]}
 
 

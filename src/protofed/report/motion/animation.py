@@ -97,19 +97,20 @@ def _pictures(data: Mapping[str, Any]) -> Iterator[Image]:
     across = min(len(runs), 3)
     down = -(-len(runs) // across)
     figure = Figure(figsize=(INCHES * across, INCHES * down + 1.4), dpi=DPI, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
+    canvas: Any = FigureCanvasAgg(figure)  # matplotlib types only a part of it
     ratios = [*[INCHES] * down, 1.3]
     grid = figure.add_gridspec(down + 1, across, height_ratios=ratios)
     planes = [
         Plane(figure.add_subplot(grid[n // across, n % across]), label, run, motion["samples"][run["samples"]])
         for n, (label, run) in enumerate(runs.items())
     ]
-    course = Course(figure.add_subplot(grid[down, :]), runs, colours)
+    drawings: list[Plane | Course] = [*planes]
+    drawings.append(Course(figure.add_subplot(grid[down, :]), runs, colours))
     rounds = sorted({at for run in runs.values() for at in run["rounds"]})
     for before, after in zip(rounds, [*rounds[1:], None], strict=True):
         for part in range(PARTS if after is not None else 1):
             now = before + part / PARTS * ((after or before) - before)
-            for drawn in (*planes, course):
+            for drawn in drawings:
                 drawn.move(now)
             canvas.draw()
             figure.set_layout_engine("none")  # nothing changes its size any more
@@ -126,7 +127,8 @@ class Plane:
         self.truth = np.array([point[0] for point in samples["points"]])
         self.inks = [colour(number) for number in self.truth]
         axes.set(xlim=(0, GRID), ylim=(0, GRID), xticks=[], yticks=[], aspect="equal")
-        self.dots = axes.scatter(*np.zeros((2, len(self.inks))), s=11, linewidths=0.7, edgecolors=self.inks, zorder=2)
+        zeros = np.zeros(len(self.inks))
+        self.dots: Any = axes.scatter(zeros, zeros, s=11, linewidths=0.7, edgecolors=self.inks, zorder=2)
         marks = [{tuple(mark[:4]): mark[4:] for mark in frame} for frame in run["marks"]]
         self.frames: Sequence[Mapping[tuple[int, ...], Sequence[int]]] = marks
         keys = sorted({key for frame in marks for key in frame})
@@ -136,7 +138,7 @@ class Plane:
             for key in keys
             if (key[0] > 0) == bool(self.trailed)
         }
-        self.marks = {
+        self.marks: dict[int, Any] = {
             kind: axes.scatter([], [], s=34, marker=MARKERS[(kind + 1) % len(MARKERS)], edgecolors="black", zorder=3)
             for kind in sorted({key[0] for key in keys})
         }

@@ -73,10 +73,10 @@ def _found(line: Line) -> _Found | None:
 
 def _placed(motions: Sequence[Motion]) -> list[list[Cloud]]:
     """Of each run its rounds on the grid."""
-    runs = [
-        clouds(len(one.rounds), *(part.double().numpy() for part in (one.features, one.vectors)), one.marks[:, 0])
-        for one in motions
-    ]
+    runs = []
+    for one in motions:
+        features, vectors = (part.double().numpy() for part in (one.features, one.vectors))
+        runs.append(clouds(len(one.rounds), features, vectors, one.marks[:, 0].numpy()))
     first = motions[0]
     placed = project(runs, first.points[:, 0].long().numpy(), len(first.classes))
     every = np.concatenate([part for run in placed for cloud in run for part in cloud])

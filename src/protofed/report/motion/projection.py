@@ -86,7 +86,7 @@ def _plane(features: Places, labels: Classes, classes: int) -> Places:
         places[present[at]] = math.cos(angle), math.sin(angle)
     spread = features.T @ features / len(features)
     ridge = (RIDGE * np.trace(spread) / len(spread) or 1.0) * np.eye(len(spread))
-    plane: Places = np.linalg.solve(spread + ridge, features.T @ places[labels] / len(features))
+    plane = np.array(np.linalg.solve(spread + ridge, features.T @ places[labels] / len(features)), dtype=np.float64)
     if len(present) < 3:  # they lie on a line: upwards goes what differs most apart from that
         first = plane[:, 0] / (np.linalg.norm(plane[:, 0]) or 1.0)
         rest = features - np.outer(features @ first, first)
