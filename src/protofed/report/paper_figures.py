@@ -124,12 +124,10 @@ def _features(axes: Axes, seen: Snapshot, drawn: Drawing, client: int | None) ->
     places = plane(seen)
     points, marks = places[: len(seen.points)], places[len(seen.points) :]
     column = {"class": 0, "client": 2}[drawn.by]
-    shown = [
-        (place, what) for place, what in zip(points, seen.points.tolist(), strict=True) if client in (None, what[2])
-    ]
-    axes.scatter(
-        *_columns([place for place, _ in shown]), s=5, c=[colour(what[column]) for _, what in shown], alpha=0.7
-    )
+    every = zip(points, seen.points.tolist(), strict=True)
+    shown = [(place, what) for place, what in every if client in (None, what[2])]
+    inks = [colour(what[column]) for _, what in shown]
+    _scatter(axes, [place for place, _ in shown], inks, s=5, alpha=0.7)
     if drawn.by == "class":
         for kind in range(len(seen.kinds)):
             some = [
