@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 FORMATS = (".gif", ".mp4", ".html")
 PANELS = 6
 """Runs beside each other in a picture, at most; on a page two are chosen."""
-PARTS = 3
+PARTS = 2
 """Pictures from one round to the next."""
-SECOND = 10
+SECOND = 8
 """Pictures in a second."""
-HELD = 15
+HELD = 12
 """Pictures at the end that show the last round."""
 TRAIL = 6
 """Rounds back that a prototype's path is drawn."""
 INCHES, DPI = 3.3, 80
-SHADES = 64
+SHADES = 48
 """Colours of a GIF, at most: enough, in little room."""
 
 
