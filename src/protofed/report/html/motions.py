@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from protofed.report.html.run_data import comparable, read_run
-from protofed.report.motion import Line, gather_motion
+from protofed.report.motion import MovingLine, gather_motion
 from protofed.runs.result import common_score
 
 
@@ -28,5 +28,5 @@ def motions_of(lines: Mapping[str, Sequence[Path]]) -> dict[str, Any] | None:
     for label, paths in lines.items():
         run = read_run(paths[0])
         name = score if score in run["curves"] else run["score"]
-        told.append(Line(label, paths, name, run["tested"], run["curves"].get(name, [])))
+        told.append(MovingLine(label, paths, name, run["tested"], run["curves"].get(name, [])))
     return gather_motion(told)

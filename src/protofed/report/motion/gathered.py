@@ -23,7 +23,7 @@ EDGE = 0.08
 """Room around the places of nearly all, as a part of their width; who is farther away stands at the edge."""
 
 
-class Line(NamedTuple):
+class MovingLine(NamedTuple):
     """One line of a report: the folders of its runs, and the curve of one accuracy of the first of them."""
 
     label: str
@@ -34,11 +34,11 @@ class Line(NamedTuple):
 
 
 class _Found(NamedTuple):
-    line: Line
+    line: MovingLine
     motion: Motion
 
 
-def gather_motion(lines: Sequence[Line]) -> dict[str, Any] | None:
+def gather_motion(lines: Sequence[MovingLine]) -> dict[str, Any] | None:
     """Place the rounds that runs have kept in one plane; the first run of each line that has kept some counts.
 
     Args:
@@ -66,7 +66,7 @@ def gather_motion(lines: Sequence[Line]) -> dict[str, Any] | None:
     return {"samples": samples, "runs": {name: runs[name] for name in labels}, "left_out": left_out} if found else None
 
 
-def _found(line: Line) -> _Found | None:
+def _found(line: MovingLine) -> _Found | None:
     paths = [path for folder in line.folders if (path := RunFolder(folder).motion).is_file()]
     return _Found(line, Motion.read(paths[0])) if paths else None
 
