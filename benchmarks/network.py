@@ -143,10 +143,15 @@ def measure(clients: int, megabytes: float, rounds: int, source: Path | None) ->
 
 
 class Watch(threading.Thread):
-    """Looks at all processes of a federation: the most memory of one of each kind, the CPU seconds of all."""
+    """Looks at all processes of a federation: the most memory of one of each kind, the CPU seconds of all.
 
-    def __init__(self) -> None:
+    Args:
+        place: only of those that work in this folder, unless it is None.
+    """
+
+    def __init__(self, place: Path | None = None) -> None:
         super().__init__(daemon=True)
+        self.place = place
         self.most: dict[str, int] = {}
         self.used: dict[tuple[str, int], float] = {}
         self.over = threading.Event()
@@ -174,7 +179,7 @@ class Watch(threading.Thread):
                 try:
                     line = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                     kind = next((name for word, name in KINDS.items() if word in line), None)
-                    if kind is not None:
+                    if kind is not None and self.place in (None, (path / "cwd").readlink()):
                         status = (path / "status").read_text("utf-8")
                         peak = 1024 * int(status.partition("VmHWM:")[2].split()[0])
                         self.most[kind] = max(self.most.get(kind, 0), peak)

@@ -98,6 +98,8 @@ def test_it_is_of_the_clients_own_data_and_names_no_path(tmp_path: Path) -> None
     }
     serve(Loopback(nodes), experiment, Settings(out=str(tmp_path / "run")))
     made = exported(owner(tmp_path, 2), examples=1)
+    unnamed = exported(replace(owner(tmp_path, 2), data=None))  # `deploy client --data`, and not said again
+    assert unnamed.predictor.card.held_out == made.predictor.card.held_out
     assert made.predictor.card.data["dataset"] == OWN_DATA
     assert made.predictor.card.held_out["images"] == len(load_data(f"npz:{tmp_path / '2.npz'}").test)
     assert str(tmp_path) not in made.predictor.card.to_json()

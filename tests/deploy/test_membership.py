@@ -180,7 +180,10 @@ def test_a_removed_client_is_answered_no_longer_while_the_server_runs(tmp_path: 
     state.activate_node(node, 30)
     assert last_seen(state)[node][0]
     remove_client(federation, 1)
-    assert not last_seen(state)[node][0]  # nobody waits for its answer
+    there, last = last_seen(state)[node]
+    assert not there  # nobody waits for its answer
+    assert last is not None
+    assert datetime.datetime.fromisoformat(last).microsecond == 0
     assert asked("anna") == (400, "it is not a request")
     assert asked("berta") == (403, REMOVED)
     assert federation.nodes().keys() == {0}

@@ -87,6 +87,14 @@ def test_compose_files_are_read_only_and_bounded(tmp_path: Path) -> None:
     compile(told["healthcheck"]["test"][-1], "health", "exec")
 
 
+def test_a_client_that_is_elsewhere_is_not_served_here(tmp_path: Path) -> None:
+    made = a_federation(tmp_path)
+    (made.client(1) / "key").unlink()  # as of one that has joined
+    names = {path.name for path in write_package(made.folder, tmp_path / "package")}
+    assert {"compose.client-0.yaml", "compose.server.yaml"} < names
+    assert "compose.client-1.yaml" not in names
+
+
 def test_units_are_as_systemd_reads_them(tmp_path: Path) -> None:
     made = a_federation(tmp_path, 'of "all" 100% $HOME')
     files = [path for path in write_package(made.folder, tmp_path / "package") if path.suffix == ".service"]

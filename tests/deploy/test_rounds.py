@@ -759,6 +759,7 @@ def test_without_a_list_of_nodes_that_can_be_read_nobody_is_let_in(text: str | N
         {"run": None},
         {"protocol": "7"},
         {"brings": "some"},
+        {"layout": None},
         {"classes": []},
         {"shapes": [[1, 8, 8]]},
         {"shapes": [[1, 2, 3, 4, 5]] * 4},
@@ -771,7 +772,7 @@ def test_without_a_list_of_nodes_that_can_be_read_nobody_is_let_in(text: str | N
 )
 def test_a_damaged_label_of_a_run_is_said(change: dict[str, Any], tmp_path: Path) -> None:
     label = {"run": "abc", "brings": False, "classes": ["a"], "domains": ["b"], "shapes": [[1, 8, 8]] * 4}
-    label |= {"tokens": [0] * 4, "masked": [False] * 4, "protocol": 7}
+    label |= {"tokens": [0] * 4, "masked": [False] * 4, "protocol": 7, "layout": ""}
     (tmp_path / "flower.json").write_text(json.dumps(label))
     assert read_network_label(tmp_path / "flower.json", 4) == label
     (tmp_path / "flower.json").write_text(json.dumps(label | change))

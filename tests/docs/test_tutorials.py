@@ -92,6 +92,32 @@ def patients(folder: Path) -> None:
         (folder / f"processed.{name}.data").write_text("".join(lines))
 
 
+@pytest.mark.network
+def test_two_hospitals_and_a_server(tmp_path: Path) -> None:
+    """From nothing to predictions at each, in fewer than twelve commands."""
+    install, *parts = blocks("docs/tutorials/two-hospitals.md", "sh")
+    assert install.startswith("pip install")
+    lines = "".join(parts)
+    assert lines.count("\nprotofed ") < 12
+    *_, stop, wait = lines.strip().splitlines()
+    assert (stop, wait) == ("kill $(jobs -p)", "wait")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = f"deploy init federation --port {free.getsockname()[1]}"
+    lines = lines.replace(f"{stop}\n{wait}\n", "").replace("deploy init federation", port)
+    done = shell(f"set -m\ntrap 'kill %1 %2 %3; wait' EXIT\n{lines}", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "20 rounds" in done.stdout
+    assert done.stdout.count("exported: model-") == 2
+    for number in range(1, 7):
+        assert done.stdout.count(f"new.csv[{number}]") == 2
+    for site in ("anna", "luke"):
+        assert [
+            path.name for path in (tmp_path / site).iterdir() if path.is_file() and b"PRIVATE" in path.read_bytes()[:40]
+        ] == ["key"]
+    assert not list((tmp_path / "federation").rglob("key"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "package"), [("hospitals", "protofed"), ("series", "aeon"), ("text", "orangecontrib")]

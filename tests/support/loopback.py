@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message, Metadata, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
 from protofed.deploy.bare_grid import BareGrid
-from protofed.deploy.flower_client import app
+from protofed.deploy.flower_client import app as protofed_app
 from protofed.deploy.records import from_records, to_records
 from protofed.deploy.wire import pack
 
@@ -19,9 +20,18 @@ from protofed.deploy.wire import pack
 class Loopback(BareGrid):
     """`trouble` may change an answer, or swallow it."""
 
-    def __init__(self, nodes: dict[int, dict[str, Any]], trouble: Callable[[Message], list[Message]] | None = None):
+    def __init__(
+        self,
+        nodes: dict[int, dict[str, Any]],
+        trouble: Callable[[Message], list[Message]] | None = None,
+        app: ClientApp = protofed_app,
+        run_config: Mapping[str, Any] | None = None,
+    ):
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # what a ServerApp's process is told
-        self.contexts = {node: Context(1, node, config, RecordDict(), {}) for node, config in nodes.items()}
+        self.contexts = {
+            node: Context(1, node, config, RecordDict(), dict(run_config or {})) for node, config in nodes.items()
+        }
+        self.app = app
         self.trouble = trouble or (lambda answer: [answer])
         self.offline: set[int] = set()
         self.answers: list[Message] = []
@@ -43,13 +53,17 @@ class Loopback(BareGrid):
             asked = Message(content=message.content, metadata=named)  # type: ignore[call-overload]  # as Flower does
             self.asked.append(asked)
             numbers.append(number)
-            self.answers += self.trouble(app(asked, self.contexts[about.dst_node_id]))
+            self.answers += self.trouble(self.app(asked, self.contexts[about.dst_node_id]))
         return numbers
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:  # noqa: ARG002
         """What has come for these, and some that nobody waits for."""
         found, self.answers = self.answers, []
         return found
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:  # noqa: ARG002
+        """Both, as Flower's strategies do it."""
+        return self.pull_messages(self.push_messages(messages))
 
 
 def packed(*what: Any) -> RecordDict:

@@ -74,19 +74,28 @@ def init_command(
         float | None, typer.Option("--deadline", help="Seconds that a client has for its turn.")
     ] = None,
     wait: Annotated[float | None, typer.Option("--wait", help="Seconds to wait for clients.")] = None,
+    requests: Annotated[
+        list[Path] | None,
+        typer.Option("--admit", metavar="REQUEST", help="Of a client that has made its key (`join`); repeatable."),
+    ] = None,
 ) -> None:
     """Make a federation's certificates, keys and configuration."""
     need_flower()
     from protofed.deploy.federation import FederationFolder, init
+    from protofed.deploy.pki import fingerprint
 
     flags = {"host": host, "port": port, "minimum": minimum, "deadline": deadline, "wait": wait}
     given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
     made = FederationFolder(folder.resolve(), **given)
-    passphrase = init(made, clients)
-    print(f"{folder}: server at {made.address}, {clients} clients")
+    passphrase = init(made, clients, requests or ())
+    members = made.members()
+    print(f"{folder}: server at {made.address}, {len(members)} clients")
     if clients:
         print(f"give each client its folder, {folder}/clients/K, and nobody else: it holds the client's key")
-    else:
+    for number in range(clients, len(members)):
+        name, key = members[number].name, fingerprint(members[number].key)
+        print(f"{name}, whose key is {key}, is client {number}: send it {made.client(number)}, which holds no secret")
+    if not members:
         print(f"clients ask to be let in: `protofed deploy join PLACE`, then `protofed deploy admit {folder} REQUEST`")
     print(f"passphrase of {folder}/server/ca.key, needed to admit and renew; it is written nowhere: {passphrase}")
 
@@ -241,6 +250,18 @@ def flower_app_command(
     write_app(folder, experiment, Settings())
     print(f"run it with: flwr run {folder}")
     print("note: Flower's nodes run whatever app their SuperLink sends; `protofed deploy client` runs none")
+
+
+@command("flower-baseline", "flower-baseline fedproto --method fedproto")
+def flower_baseline_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder for the baseline.")],
+    method: Annotated[str, typer.Option(help="The method: fedproto or mp-fedcl.")],
+) -> None:
+    """Write a method as a directory in the form of Flower's baselines, without ProtoFed."""
+    from protofed.deploy.flower_baseline import write_baseline
+
+    write_baseline(folder, method)
+    print(f"how to run it: {folder / 'README.md'}")
 
 
 def simulate_command(experiment: Experiment, path: Path, quiet: bool, as_json: bool) -> None:

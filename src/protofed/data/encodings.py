@@ -38,6 +38,10 @@ class Encoding(ABC):
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` reads."""
 
+    def layout(self) -> Any:
+        """Return what each number of a sample stands for, as JSON; a layer that sees samples is for one layout."""
+        return self.to_json()
+
     @classmethod
     @abstractmethod
     def from_json(cls, said: Any) -> Encoding:

@@ -100,6 +100,10 @@ class SeriesEncoding(Encoding):
         more = f", first of {self.channels} channels" if self.channels > 1 else ""
         return f"{curve} ({steps} steps{more})"
 
+    def layout(self) -> Any:
+        """Return the channels; the longest series is each file's own."""
+        return [self.channels, self.masked]
+
     def to_json(self) -> dict[str, Any]:
         """Return its fields."""
         return asdict(self)

@@ -140,6 +140,10 @@ class TableEncoding(Encoding):
                 words.append(f"{column.name}={'?' if name is None else name}")
         return " ".join(words)
 
+    def layout(self) -> Any:
+        """Return the columns and their categories; what stands for missing numbers is each table's own."""
+        return [[one.name, list(one.categories)] for one in self.columns]
+
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` reads."""
         columns = [

@@ -13,6 +13,7 @@ REASONS = {
     401: "not_signed",
     403: "not_admitted",
     404: "unknown_call",
+    408: "no_key_in_time",
     409: "connected_already",
     413: "too_large",
 }

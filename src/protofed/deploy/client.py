@@ -7,6 +7,7 @@ held against what the owner allows before anything is done.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import secrets
 import time
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from protofed.data import Federation
 from protofed.data.build import federation_of
+from protofed.data.encodings import Encoding
 from protofed.deploy.client_memory import PUBLIC as MODEL
 from protofed.deploy.client_memory import SECRETS, ClientMemory, FolderMemory, last_round, recall, remember
 from protofed.deploy.events import Events
@@ -179,7 +181,8 @@ class WarmClient:
         received = Broadcast.from_flat(schema.check(flat))
         if self.owner.memory is not None:  # a client with a folder, whose owner may export its model
             classes, domains = (list(asked.facts[name]) for name in ("classes", "domains"))
-            Received(asked.experiment, classes, domains, clock.round + after, asked.data).keep(asked.memory)
+            rounds, own = clock.round + after, self.owner.data
+            Received(asked.experiment, classes, domains, rounds, asked.data, own).keep(asked.memory)
         return Arrived(run, received, clock)
 
     def run(self, asked: Asked) -> Run:
@@ -345,7 +348,13 @@ def hello(client: WarmClient, asked: Asked) -> Packet:
     named = {"classes": here.classes, "domains": here.domains}
     about = {"brings": client.owner.data is not None, "samples": len(train), "shape": list(train.x.shape[1:])}
     about |= {"tokens": prepared.tokens, "masked": prepared.masked, "protocols": [OLDEST, PROTOCOL]}
+    about |= {"layout": "" if here.encoding is None else layout_digest(here.encoding)}
     return pack({"id": client.owner.id, **about, **named})
+
+
+def layout_digest(encoding: Encoding) -> str:
+    """What shows whether two clients' columns, channels or words are the same, but not what they are."""
+    return hashlib.sha256(json.dumps(encoding.layout()).encode()).hexdigest()
 
 
 def train(client: WarmClient, asked: Asked) -> Packet:

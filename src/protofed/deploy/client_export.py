@@ -21,7 +21,7 @@ def exported(owner: Owner, name: str | None = None, own: bool = False, examples:
     """Make a model of a run that this client took part in; nothing is sent, and no server is asked.
 
     Args:
-        owner: what client.yaml says, with data that is there.
+        owner: what client.yaml says; without data in it, that of the turn is taken.
         name: the run, a folder of the client's memory; the last one unless given.
         own: the client's own model, also where the server sends a whole one.
         examples: training samples that are kept with each prototype.
@@ -38,6 +38,8 @@ def exported(owner: Owner, name: str | None = None, own: bool = False, examples:
     found, rounds = Received.read(memory), sorted(memory.rounds())
     if found is None or not rounds:
         raise UserError("--run", memory.folder.name, "this client has had no turn in it, or under an older protofed")
+    if owner.data is None and found.trained_on is not None:  # `deploy client --data`
+        owner = owner.with_data(found.trained_on)
     federation = federation_here(found.experiment, owner).named(found.classes, found.domains)
     run = new_run(experiment_here(found.experiment, owner), federation=federation)
     recall(memory, run.engine.groups[0], rounds[-1])

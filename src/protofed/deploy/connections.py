@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from protofed.deploy.server_settings import Settings, read_nodes
 from protofed.deploy.wire import LARGEST, OLDEST, PROTOCOL, Packet, Range, check_protocol, pack, spoken_by, unpack
 from protofed.errors import LostError, RefusedError
 from protofed.experiment import Experiment
+from protofed.methods import build_method
 from protofed.runs.network_label import MOST_CLASSES, is_usable
 
 LOG = logging.getLogger("flwr")
@@ -27,6 +29,10 @@ LONGEST_NAMES = 400_000
 """Characters of all names of classes and domains together: every message has them."""
 MOST_SAMPLES = 10**9
 """That a client may say it trains on."""
+LONGEST_LAYOUT = 64
+"""Characters."""
+SEES_SAMPLES = "encoder.weight"
+"""What a layer that sees samples may be called: methods that share a part of the model name heads."""
 PAUSE = 1.0
 """Seconds between two looks for clients."""
 AWAY = "not connected"
@@ -34,6 +40,7 @@ REMOVED = "it was removed from the federation"
 NO_DATA = "it brings no data, but others do: say --data"
 NO_PART = "it joined after the run began, of whose dataset it has no part: say --data"
 SOME_DATA = "it brings data, and nobody did when the run began"
+OTHER_LAYOUT = "its columns, channels or words are not those of the others, whose weights that see them it would share"
 
 
 class Known(NamedTuple):
@@ -46,6 +53,7 @@ class Known(NamedTuple):
     shape: Shape
     classes: tuple[str, ...]
     domains: tuple[str, ...]
+    layout: str | None  # a digest of what the numbers of its samples stand for; nothing of pictures, None if not said
 
 
 class Connections:
@@ -57,6 +65,7 @@ class Connections:
         self.classes: list[str] | None = None  # of the run, once it has begun
         self.brings: bool | None = None  # likewise
         self.protocol: int | None = None  # likewise
+        self.layout: str | None = None  # likewise, where clients share weights that see samples; nothing for any
         self.refused: dict[int, str] = {}  # nodes
         self.failed: dict[int, str] = {}  # nodes that did not say who they are when they were last asked
         self.registered: dict[int, int] = {}  # the node of each client, where keys say that
@@ -167,7 +176,10 @@ class Connections:
         classes, domains = (tuple(some) for some in names)  # type: ignore[arg-type]  # lists of names, as was checked
         if len(classes) > MOST_CLASSES:
             raise RefusedError("its classes are too many")
-        return number, Known(node, spoken, brings, samples, Shape(shape, tokens, masked), classes, domains)
+        layout = facts.get("layout")  # which older clients do not say
+        if not isinstance(layout, str | None) or len(layout or "") > LONGEST_LAYOUT:
+            raise RefusedError("it does not say what its samples are")
+        return number, Known(node, spoken, brings, samples, Shape(shape, tokens, masked), classes, domains, layout)
 
     def _bind(self, node: int, number: int, client: Known) -> None:
         why = None
@@ -182,6 +194,8 @@ class Connections:
             why = NO_PART
         elif not joined and self.brings not in (None, client.brings):
             why = NO_DATA if self.brings else SOME_DATA
+        elif self._is_laid_out_otherwise(client):
+            why = OTHER_LAYOUT
         elif len("".join([*self._names(), *client.classes, *client.domains])) > LONGEST_NAMES:
             why = "the names of its classes and domains are too long"
         elif self.classes is not None and not set(client.classes) <= set(self.classes):
@@ -211,6 +225,25 @@ class Connections:
                 if not client.brings:
                     del self.known[number]
                     self._refuse(client.node, NO_DATA)
+
+    def settle_layout(self) -> str:
+        """Of a run that begins: what most of those that are there have, if they share weights that see samples.
+
+        Whoever has another one then, or comes later and has, is refused: columns that are in another order, or words
+        under other numbers, would be averaged unnoticed.
+        """
+        self.layout = ""
+        if build_method(self.experiment.method, self.experiment.params).shares(SEES_SAMPLES):
+            said = Counter(client.layout for _, client in sorted(self.known.items()) if client.layout is not None)
+            self.layout = said.most_common(1)[0][0] if said else ""
+        for number, client in list(self.known.items()):
+            if self._is_laid_out_otherwise(client):
+                del self.known[number]
+                self._refuse(client.node, OTHER_LAYOUT)
+        return self.layout
+
+    def _is_laid_out_otherwise(self, client: Known) -> bool:
+        return bool(self.layout) and client.layout not in (None, self.layout)
 
     def _refuse(self, node: int, why: str) -> None:
         self.refused[node] = why

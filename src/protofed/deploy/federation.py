@@ -14,21 +14,25 @@ import math
 import re
 import secrets
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 from protofed.deploy.events import member_changed
-from protofed.deploy.members import Admission, MembersFile, admit, present
+from protofed.deploy.members import Admission, KeyMadeAt, MembersFile, admit, present
 from protofed.deploy.owner import template
 from protofed.deploy.pki import (
     AUTHORITY_DAYS,
+    Authority,
     certify,
     fingerprint,
     make_authority,
     make_client_key,
+    read_request,
     write_certificate,
     write_public,
 )
@@ -110,13 +114,19 @@ class FederationFolder:
         return read_nodes(self.nodes_file) if self.nodes_file.exists() else {}
 
 
-def init(federation: FederationFolder, clients: int) -> str:
+def init(federation: FederationFolder, clients: int, requests: Sequence[Path] = ()) -> str:
     """Make the folder, with all certificates, and the keys of some clients; what is there is never written over.
+
+    Args:
+        federation: where, and its settings.
+        clients: how many clients' keys are made here.
+        requests: of clients that have made their own, which are admitted after those.
 
     Returns:
         The passphrase of the authority's key, which is written nowhere.
     """
     folder = federation.folder
+    asked = [read_request(request) for request in requests]
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError("DIR", str(folder), "it is a file, or not empty", hint="name a new folder")
     if clients < 0:
@@ -127,8 +137,9 @@ def init(federation: FederationFolder, clients: int) -> str:
         )
     if not 1 <= federation.port <= 65535:
         raise UserError("--port", federation.port, "it must be from 1 to 65535")
-    if federation.minimum < 1 or 0 < clients < federation.minimum:
-        raise UserError("--minimum", federation.minimum, f"it must be from 1 to {clients}" if clients else "at least 1")
+    known = clients + len(asked)
+    if federation.minimum < 1 or 0 < known < federation.minimum:
+        raise UserError("--minimum", federation.minimum, f"it must be from 1 to {known}" if known else "at least 1")
     if not 0 < federation.deadline < math.inf:
         raise UserError("--deadline", federation.deadline, "it must be a number of seconds above 0")
     if not 0 <= federation.wait < math.inf:
@@ -138,13 +149,13 @@ def init(federation: FederationFolder, clients: int) -> str:
     except OSError as error:
         raise UserError("DIR", str(folder), f"it cannot be made: {error.strerror}") from None
     try:
-        return _fill(federation, clients)
+        return _fill(federation, clients, asked)
     except BaseException:  # so that the same command works again
         shutil.rmtree(folder)
         raise
 
 
-def _fill(federation: FederationFolder, clients: int) -> str:
+def _fill(federation: FederationFolder, clients: int, asked: Sequence[tuple[EllipticCurvePublicKey, str]]) -> str:
     """Write certificates, keys and configuration; the passphrase of the authority's key."""
     federation.server.mkdir(mode=0o700)
     passphrase = "-".join(secrets.token_hex(2) for _ in range(8))
@@ -155,12 +166,25 @@ def _fill(federation: FederationFolder, clients: int) -> str:
             place = federation.client(number)
             place.mkdir(mode=0o700, parents=True)
             key = make_client_key(place / "key").public_key()
-            admit(members, number, f"client {number}", key, "server", authority, federation.days)
-            write_bundle(federation, number, members[number], authority[0])
-            member_changed(federation.server, number, "admitted", name=members[number].name, key=fingerprint(key))
+            _admit(federation, members, f"client {number}", key, "server", authority)
+        for key, name in asked:
+            _admit(federation, members, name, key, "client", authority)
     says = {k: v for k, v in dataclasses.asdict(federation).items() if k != "folder"}
     write_text(federation.folder / "federation.yaml", yaml.safe_dump(says, sort_keys=False))
     return passphrase
+
+
+def _admit(
+    federation: FederationFolder,
+    members: dict[int, Admission],
+    name: str,
+    key: EllipticCurvePublicKey,
+    made_at: KeyMadeAt,
+    authority: Authority,
+) -> None:
+    number = admit(members, None, name, key, made_at, authority, federation.days)
+    write_bundle(federation, number, members[number], authority[0])
+    member_changed(federation.server, number, "admitted", name=name, key=fingerprint(key))
 
 
 def write_bundle(federation: FederationFolder, number: int, member: Admission, authority: x509.Certificate) -> None:

@@ -16,7 +16,6 @@ from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-import uvicorn
 from flwr.common.constant import (
     HEARTBEAT_MAX_INTERVAL,
     HEARTBEAT_MIN_INTERVAL,
@@ -43,6 +42,7 @@ from flwr.superlink.servicer.fleet import fleet_handlers
 from google.protobuf.message import DecodeError, Message
 
 from protofed.deploy.attendance import Attendance
+from protofed.deploy.listener import Strangers
 from protofed.deploy.members import UNKNOWN
 
 Event = Mapping[str, Any]
@@ -130,6 +130,7 @@ class Fleet:
     ) -> None:
         """`objection` says why the owner of a registered key is not answered, if so; it is asked with every call."""
         self.state, self.objection, self.attendance = state, objection, attendance
+        self.strangers = Strangers()
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         """One request."""
@@ -163,6 +164,8 @@ class Fleet:
         nodes.append(node)
         if (why := self.objection(key)) is not None:
             raise RejectedError(403, why)
+        if scope.get("client"):
+            self.strangers.known(tuple(scope["client"]))
         request = call.request()
         try:
             request.ParseFromString(await _body(receive))
@@ -230,20 +233,3 @@ async def _body(receive: Receive) -> bytes:
         if size > LARGEST:
             raise RejectedError(413, "it is too large")
     return b"".join(parts)
-
-
-def listen(fleet: Fleet, host: str, port: int, certificate: str, key: str) -> uvicorn.Server:
-    """A server that is about to listen, over TLS alone; `run` has it do so until it is told to end."""
-    return uvicorn.Server(
-        uvicorn.Config(
-            fleet,
-            host=host,
-            port=port,
-            ssl_certfile=certificate,
-            ssl_keyfile=key,
-            lifespan="off",
-            access_log=False,
-            log_level="warning",
-            server_header=False,
-        )
-    )

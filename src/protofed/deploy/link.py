@@ -68,11 +68,12 @@ def last_seen(state: SqlLinkState) -> dict[int, tuple[bool, str | None]]:
     """Of each node whether it is connected, and when it was heard of last."""
     found: dict[int, tuple[bool, str | None]] = {}
     for node in state.get_node_info():
-        there, last = node.status == NodeStatus.ONLINE, node.last_deactivated_at or None
+        there, gone = node.status == NodeStatus.ONLINE, node.last_deactivated_at
+        last = datetime.datetime.fromisoformat(gone) if gone else None
         if there:
             beat = node.online_until - HEARTBEAT_PATIENCE * node.heartbeat_interval
-            last = datetime.datetime.fromtimestamp(beat, datetime.UTC).isoformat(timespec="seconds")
-        found[node.node_id] = there, last
+            last = datetime.datetime.fromtimestamp(beat, datetime.UTC)
+        found[node.node_id] = there, None if last is None else last.isoformat(timespec="seconds")
     return found
 
 

@@ -136,7 +136,8 @@ def _services(folder: Path) -> list[Service]:
     words = ("server", str(place), "--metrics-port", str(METRICS))
     settings = (place / "federation.yaml",)
     server = Service("server", words, federation.server, METRICS, user, settings, outside=True)
-    clients = [path.parent for path in (place / "clients").glob("*/client.yaml")]
+    # without its key a client is elsewhere, where its owner calls this
+    clients = [path.parent for path in (place / "clients").glob("*/client.yaml") if path.with_name("key").exists()]
     return [server, *sorted(map(_client, clients), key=lambda one: one.port)]
 
 

@@ -25,6 +25,7 @@ class Received:
     domains: list[str]
     rounds: int  # that had been played when it was sent
     data: bytes  # an encoded Broadcast, which was screened when it came
+    trained_on: str | None = None  # the owner's data, where it is no part of the experiment's
 
     @property
     def broadcast(self) -> Broadcast:
@@ -35,7 +36,7 @@ class Received:
         """Keep it in place of what was kept before."""
         head = {
             "experiment": dataclasses.asdict(self.experiment),
-            **{name: getattr(self, name) for name in ("classes", "domains", "rounds")},
+            **{name: getattr(self, name) for name in ("classes", "domains", "rounds", "trained_on")},
         }
         memory.keep(RECEIVED, json.dumps(head).encode() + b"\n" + self.data)
 

@@ -56,9 +56,11 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings, progress: Prog
     clients = Connections(grid, experiment, settings, old["run"] if old else secrets.token_hex(8))
     if old:
         clients.classes, clients.brings, clients.protocol = old["classes"], old["brings"], old["protocol"]
+        clients.layout = old["layout"]
     members = clients.members()
     there = clients.wait(len(members), settings.wait, members)
     clients.protocol = clients.protocol or clients.settle()
+    clients.layout = clients.settle_layout() if clients.layout is None else clients.layout
     there = [number for number in there if number in clients.known]
     if len(there) < settings.minimum:
         others = clients.absent(set(members) - set(there))
@@ -113,6 +115,7 @@ def _label(clients: Connections) -> NetworkLabel:
     return {
         "run": clients.run,
         "protocol": clients.protocol,
+        "layout": clients.layout or "",
         "brings": known[0].brings,
         "classes": list(dict.fromkeys(name for client in known for name in client.classes)),
         "domains": clients.domains(()),

@@ -53,14 +53,22 @@ def serve(federation: FederationFolder, ready: Callable[[], None], metrics_port:
         events = Events(server / EVENTS)
         with logged(federation.log, "server"), ExitStack() as stack:
             from protofed.deploy import fleet, link  # and Flower, for which who is refused does not wait
+            from protofed.deploy.listener import Listener
 
             state = link.open_state(federation.database)
             link.clear(state)
             roster = Roster(federation.members_file)
             attendance = Attendance(events, lambda: {node: client for client, node in federation.nodes().items()})
             application = fleet.Fleet(state, roster.objection, attendance)
-            listening = fleet.listen(
-                application, federation.host, federation.port, str(server / "server.pem"), str(server / "server.key")
+            pem, key = server / "server.pem", server / "server.key"
+            listening = Listener(
+                application,
+                application.strangers,
+                lambda address: attendance.refused(address, 408, "it showed no key in time", None),
+                federation.host,
+                federation.port,
+                str(pem),
+                str(key),
             )
             if metrics_port is not None:
                 figures = ServerMetrics(federation, attendance, state.num_message_ins)

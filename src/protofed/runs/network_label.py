@@ -31,6 +31,7 @@ class NetworkLabel(TypedDict):
 
     run: str
     protocol: int | None  # of its messages; None in folders of versions that spoke one only
+    layout: str  # a digest of their columns, channels or words, where they must be the same; else nothing
     brings: bool  # whether clients have data of their own, or parts of the experiment's dataset
     classes: list[str]
     domains: list[str]
@@ -43,7 +44,7 @@ def read_network_label(path: Path, clients: int) -> NetworkLabel:
     """The label in a file, if it is that of a run with so many clients."""
     values = read_json(path)
     if isinstance(values, dict):  # a label of version 0.1 is of pictures
-        values = {"protocol": None, "tokens": [0] * clients, "masked": [False] * clients} | values
+        values = {"protocol": None, "layout": "", "tokens": [0] * clients, "masked": [False] * clients} | values
     require(str(path), values, NetworkLabel)
     label: NetworkLabel = values
     usable = all(is_usable(*one) for one in zip(label["shapes"], label["tokens"], strict=False)) and label["classes"]
