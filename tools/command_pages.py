@@ -15,7 +15,20 @@ FOLDER = Path(__file__).parent.parent / "docs" / "commands"
 PAGES = {
     "running": (
         "Commands: runs and studies",
-        ("run", "compare", "resume", "sweep", "choose-k", "reproduce", "watch", "ui", "report", "theory", "flower-app"),
+        (
+            "run",
+            "compare",
+            "resume",
+            "sweep",
+            "choose-k",
+            "reproduce",
+            "watch",
+            "ui",
+            "report",
+            "theory",
+            "flower-app",
+            "flower-baseline",
+        ),
     ),
     "data": ("Commands: data", ("data", "split", "datasets", "splits", "encoder train", "encoder import")),
     "using": ("Commands: what was trained", ("export", "predict", "onboard", "add-class", "calibrate", "forget")),
