@@ -70,7 +70,7 @@ def animate_command(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file: .gif, .mp4 (needs ffmpeg) or .html.")],
 ) -> None:
     """Show how features and prototypes of runs move from round to round, in a picture, a video or a page."""
-    from protofed.report.html import motion_of
+    from protofed.report.html.content import motion_of
     from protofed.report.motion import check_format, write_animation
     from protofed.report.motion.animation import PANELS
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protofed.report.html import looks, motion_of
+from protofed.report.html import looks
+from protofed.report.html.content import motion_of
 from protofed.report.motion import projection
 from protofed.report.motion.animation import moment
 from protofed.report.motion.projection import Cloud, project
