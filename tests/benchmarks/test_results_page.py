@@ -294,7 +294,7 @@ def measure(folder: Path, name: str, variant: str | None, dataset: str, methods:
 
 def test_what_was_not_run_is_listed_until_it_is(tmp_path: Path) -> None:
     target, columns = "fedplcc/table3", ["fedplcc/table3", "Office-10"]
-    rest = ["100 × 10", "office-caltech10, cifar100 (not at hand)"]
+    rest = ["100 × 10", "office-caltech10, cifar100 (not available)"]
     assert not_run(tmp_path, target) == [[*columns, "24", "", *rest]]
     measure(tmp_path, target, None, "Office-10", 3)  # FCCL+ among them, which alone needs public images
     assert not_run(tmp_path, target) == [[*columns, "15", "", "100 × 10", "office-caltech10"]]
@@ -317,10 +317,10 @@ def test_what_was_run_with_another_protocol_is_said(tmp_path: Path) -> None:
 
 def test_data_that_is_not_at_hand_is_said(tmp_path: Path) -> None:
     assert [line[-1] for line in not_run(tmp_path, "fedplcc/table4")] == [
-        "domainnet (not at hand), cifar100 (not at hand)"
+        "domainnet (not available), cifar100 (not at hand)"
     ]
     assert [line[-1] for line in not_run(tmp_path, "fedproto/table4")] == [
-        "cifar10, ResNet-18 of ImageNet (not at hand)"
+        "cifar10, ResNet-18 of ImageNet (not available)"
     ]
     assert [line[-2] for line in not_run(tmp_path, "mp-fedcl/table8")] == ["600 s", "380 s"]
 
