@@ -19,11 +19,14 @@ from protofed.data.augmentation import IMAGENET
 from protofed.data.sources.pickles import look_through
 from protofed.data.text_encoding import with_truncation
 from protofed.errors import UserError
+from protofed.internal.inflating import unzipped
 from protofed.models.encoder import Encoder, EncoderCard, in_encoder
 
 CPU = torch.device("cpu")
 SIDE = 224
 """Of the images that ImageNet's encoders see."""
+LARGEST_PICKLE = 2**26
+"""Bytes of what names the tensors of a file with weights."""
 LENGTH = 256
 """Token ids of a text, with the one at its beginning and the one at its end, as sentence-transformers cuts it."""
 
@@ -102,9 +105,11 @@ def _load_plain(path: Path) -> Any:
     with path.open("rb") as file:
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
+                if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                    raise ValueError("torch packs nothing, and something in it is packed")
                 for name in archive.namelist():
                     if name.endswith("data.pkl"):
-                        look_through(archive.read(name))
+                        look_through(bytes(unzipped(archive, name, LARGEST_PICKLE)))
         else:
             file.seek(0)
             for _ in range(4):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import tarfile
 import zipfile
 import zlib
@@ -13,10 +14,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from protofed.data.sources.files import damaged, read_upto
+from protofed.data.sources.files import MOST, damaged
 from protofed.errors import UserError
+from protofed.internal.inflating import Bounded, read_upto, unzipped
 
-LARGEST = 2**26  # bytes of a picture in a zip, and pixels of a picture; more is taken for a bomb
+LARGEST = 2**26  # bytes of a file in a folder or a zip, and pixels of a picture; more is taken for a bomb
+HEADER = 2**20
+"""Bytes of what a .tar.gz says of a file, and of a part of it that is read at once."""
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"}
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
@@ -56,15 +60,18 @@ class Tree:
         """The names that are pictures."""
         return [name for name in self.names if PurePosixPath(name).suffix.lower() in SUFFIXES]
 
+    def size(self, name: str) -> int:
+        """The bytes of one file; of one in a zip those that it declares."""
+        return (self.path / name).stat().st_size if self.zip is None else self.zip.getinfo(name).file_size
+
     def read(self, name: str, most: int = LARGEST) -> bytes:
-        """The bytes of one file; of one in a zip at most so many."""
+        """The bytes of one file, at most so many."""
         if name not in self._known:
             raise damaged(self.path, f"there is no {name} in it")
-        size = 0 if self.zip is None else self.zip.getinfo(name).file_size
-        if size > most:
-            raise UserError("FILE", f"{self.path}/{name}", f"it has {size} bytes, and at most {most} are unpacked")
+        if (size := self.size(name)) > most:
+            raise UserError("FILE", f"{self.path}/{name}", f"it has {size} bytes, and at most {most} are read")
         try:
-            return (self.path / name).read_bytes() if self.zip is None else self.zip.read(name)
+            return (self.path / name).read_bytes() if self.zip is None else bytes(unzipped(self.zip, name, most))
         except Exception as error:  # as above
             raise damaged(f"{self.path}/{name}", error) from None
 
@@ -81,13 +88,16 @@ def unpacked(path: Path, members: Sequence[str], most: int) -> dict[str, bytes]:
     """The files of these names, at most so many bytes each, in a .tar.gz, which is never unpacked to disk."""
     found: dict[str, bytes] = {}
     try:
-        with tarfile.open(path, "r:gz") as archive:
+        with (
+            gzip.open(path) as packed,
+            tarfile.open(fileobj=Bounded(packed, MOST, HEADER), mode="r:", bufsize=HEADER) as archive,
+        ):
             for entry in archive:
                 name = Path(entry.name).name
                 if entry.isfile() and name in members and entry.size <= most:
                     file = archive.extractfile(entry)
-                    found[name] = read_upto(file, entry.size) if file else b""
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+                    found[name] = bytes(read_upto(file, entry.size)) if file else b""
+    except (OSError, EOFError, ValueError, tarfile.TarError, zlib.error) as error:
         raise damaged(path, error) from None
     for member in members:
         if member not in found:

@@ -13,8 +13,9 @@ from torch import Tensor
 from protofed.data.holdout import places
 from protofed.data.samples import Dataset, Samples
 from protofed.data.sources.archives import unpacked
-from protofed.data.sources.files import damaged, read_upto
+from protofed.data.sources.files import damaged
 from protofed.data.sources.idx import CLOTHES
+from protofed.internal.inflating import read_upto
 
 NAMES = tuple(f"{number}.json" for number in range(len(CLOTHES)))
 LARGEST = 2**25
@@ -35,7 +36,7 @@ def clothes_folder(paths: Sequence[Path], _: int | None) -> Dataset:
     found = []
     for path in paths:
         with path.open("rb") as file:
-            found.append((str(path), read_upto(file, LARGEST + 1)))
+            found.append((str(path), bytes(read_upto(file, LARGEST + 1))))
     return _clothes(found)
 
 

@@ -7,9 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
-from io import BufferedIOBase
 from pathlib import Path
-from typing import IO
 
 from protofed.data.corpus import Corpus
 from protofed.data.samples import Dataset
@@ -18,9 +16,6 @@ from protofed.internal.atomic_files import cache_folder
 
 MOST = 4 * 2**30
 """Bytes that one file may unpack to; more is taken for a bomb."""
-
-PART = 2**20
-"""Bytes that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -134,15 +129,6 @@ def verify(file: File, path: Path) -> None:
         actual = hashlib.file_digest(stream, kind).hexdigest()
     if actual != expected:
         raise UserError("FILE", str(path), f"its {kind} is {actual} and should be {expected}", hint="fetch it again")
-
-
-def read_upto(file: IO[bytes] | BufferedIOBase, most: int) -> bytes:
-    """At most so many bytes, a part at a time: to ask for all at once makes room for them, whether or not they come."""
-    parts = []
-    while most > 0 and (part := file.read(min(most, PART))):
-        parts.append(part)
-        most -= len(part)
-    return b"".join(parts)
 
 
 def damaged(path: Path | str, reason: object) -> UserError:

@@ -18,8 +18,9 @@ from protofed.data.holdout import fifth_out
 from protofed.data.preparation import Preparation
 from protofed.data.samples import Dataset, Samples
 from protofed.data.sources.archives import Tree
-from protofed.data.sources.files import MOST, damaged, read_upto
+from protofed.data.sources.files import MOST, damaged
 from protofed.errors import UserError
+from protofed.internal.inflating import read_upto
 
 CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase  # EMNIST's labels in their order
 CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
@@ -38,13 +39,13 @@ def read_idx(path: Path | str, packed: bytes, ndim: int) -> Tensor:
                 raise UserError("FILE", str(path), why)
             shape = struct.unpack(f">{ndim}I", start[4:])
             size = math.prod(shape)
-            content = read_upto(file, size + 1) if size <= MOST else b""  # one more, to see its end
+            content = read_upto(file, size + 1) if size <= MOST else bytearray()  # one more, to see its end
     except (OSError, EOFError, zlib.error) as error:
         raise damaged(path, error) from None
     if not size or len(content) != size:
         more = "more than " if len(content) > size else ""
         raise damaged(path, f"it holds {more}{min(len(content), size)} bytes, and its header says {shape}")
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(shape)
+    return torch.frombuffer(content, dtype=torch.uint8).view(shape)
 
 
 def mnist(paths: Sequence[Path], _: int | None) -> Dataset:

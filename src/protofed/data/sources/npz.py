@@ -18,10 +18,13 @@ from protofed.data.holdout import fifth_out
 from protofed.data.samples import Dataset, Samples
 from protofed.data.sources.files import MOST
 from protofed.errors import UserError
+from protofed.internal.inflating import unzipped
 
 KEYS = ("x", "labels", "domains")
 IMAGES = "images"
 """Another name of `x`."""
+HEADER = 2**16
+"""Bytes in which the header of an array ends: numpy takes none that is longer than 10,000 characters."""
 
 
 def npz(paths: Sequence[Path], _: int | None) -> Dataset:
@@ -71,7 +74,7 @@ def _arrays(path: Path) -> dict[str, Any]:
                     if {f"{half}x", f"{half}{IMAGES}"} <= {*names}:
                         raise UserError("PATH", str(path), f"it has both `{half}x` and `{half}{IMAGES}`")
                 return {
-                    name.replace(IMAGES, "x"): _array(path, name, archive.read(f"{name}.npy"))
+                    name.replace(IMAGES, "x"): _array(path, name, unzipped(archive, f"{name}.npy", MOST))
                     for name in names
                     if name in known
                 }
@@ -82,18 +85,18 @@ def _arrays(path: Path) -> dict[str, Any]:
     raise UserError("PATH", str(path), f"it unpacks to {total} bytes, and at most {MOST} are read")
 
 
-def _array(path: Path, name: str, content: bytes) -> Any:
+def _array(path: Path, name: str, content: bytearray) -> Any:
     """The array in a .npy file, of numbers or text; numpy's reader makes room for what a header says it holds."""
-    file = BytesIO(content)
+    file = BytesIO(memoryview(content)[:HEADER])
     read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
     shape, fortran, kind = read_header(file)
-    rest = content[file.tell() :]
+    rest = memoryview(content)[file.tell() :]
     if kind.hasobject:
         why = f"its array `{name}` holds Python objects, which are pickled, and no pickle is read"
         raise UserError("PATH", str(path), why, hint="numbers: astype(np.float32); names: astype(str)")
     if math.prod(shape) * kind.itemsize != len(rest):
         raise ValueError(f"its header says {shape} of {kind}, and {len(rest)} bytes follow")
-    return np.frombuffer(bytearray(rest), kind).reshape(shape, order="F" if fortran else "C")
+    return np.frombuffer(rest, kind).reshape(shape, order="F" if fortran else "C")
 
 
 def _numbers(path: Path, what: str, arrays: Sequence[Any]) -> tuple[list[Tensor], list[str]]:

@@ -8,7 +8,7 @@ from zipfile import is_zipfile
 
 from protofed.data.corpus import Corpus, Text
 from protofed.data.sources.archives import Tree, arranged
-from protofed.data.sources.files import damaged
+from protofed.data.sources.files import MOST, damaged
 from protofed.data.sources.lines import text_lines, text_of
 from protofed.errors import UserError
 
@@ -31,6 +31,8 @@ def _folder(path: Path) -> Corpus:
         folders = (file for file in sorted(path.rglob("*")) if file.is_dir() and not file.name.startswith((".", "__")))
         if empty := [file for file in folders if file not in full]:
             raise UserError("PATH", str(empty[0]), "a class without text files")
+    if (total := sum(map(tree.size, names))) > MOST:
+        raise UserError("PATH", str(path), f"its text files have {total} bytes, and at most {MOST} are read")
     parts: dict[str, list[Text]] = {"train": [], "test": []}
     for place in arranged(tree, names, "text files"):
         where = f"{path}/{place.name}"

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import bz2
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from protofed.data.samples import Dataset, Samples
-from protofed.data.sources.files import damaged, read_upto
+from protofed.data.sources.files import damaged
 from protofed.errors import UserError
 
 PIXELS = 256  # 16x16
 MANY = 100_000  # images; there are 9,298
-LONGEST = 2**28  # the larger file unpacks to a tenth of that
+LONGEST = 2**16  # bytes of an image's line, which has 256 values
+LARGEST = 2**28  # bytes of a chunk of an HDF5 file, which is inflated at once
 
 
 def usps_libsvm(paths: Sequence[Path], _: int | None) -> Dataset:
@@ -26,14 +28,8 @@ def usps_libsvm(paths: Sequence[Path], _: int | None) -> Dataset:
 
 def _libsvm(path: Path) -> Samples:
     """Lines `label 1:value 2:value ...`: label 1 is the digit 0, values go from -1 to 1, one left out is 0."""
-    try:
-        with bz2.open(path) as file:
-            content = read_upto(file, LONGEST)
-    except (OSError, EOFError) as error:
-        raise damaged(path, error) from None
-    lines = content.decode("ascii", "replace").splitlines()
-    pixels, labels = torch.zeros(len(lines), PIXELS), []
-    for row, line in enumerate(lines):
+    rows, labels = [], []
+    for number, line in _lines(path):
         try:
             label, *pairs = line.split()
             labels.append(int(float(label)) - 1)
@@ -41,10 +37,30 @@ def _libsvm(path: Path) -> Samples:
             places = torch.tensor([int(index) for index in indices])
             if places.min() < 1:
                 raise IndexError("an index below 1")
-            pixels[row, places - 1] = torch.tensor([float(value) for value in values])
-        except (ValueError, IndexError) as error:
-            raise damaged(path, f"line {row + 1}: {error}") from None
-    return _samples(path, (pixels + 1) / 2, torch.tensor(labels, dtype=torch.int64))
+            pixels = torch.zeros(PIXELS)
+            pixels[places - 1] = torch.tensor([float(value) for value in values])
+            rows.append(pixels)
+        except (ValueError, IndexError, OverflowError) as error:
+            raise damaged(path, f"line {number}: {error}") from None
+    if not rows:
+        raise damaged(path, "it has no lines")
+    return _samples(path, (torch.stack(rows) + 1) / 2, torch.tensor(labels, dtype=torch.int64))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a packed file with their numbers, from 1, as many and as long as they may be."""
+    try:
+        with bz2.open(path) as file:
+            for number in range(1, MANY + 2):
+                line = file.readline(LONGEST + 1)
+                if not line:
+                    return
+                if len(line) > LONGEST:
+                    raise damaged(path, f"line {number} has more than {LONGEST} bytes")
+                yield number, line.decode("ascii", "replace")
+    except (OSError, EOFError) as error:
+        raise damaged(path, error) from None
+    raise damaged(path, f"it has more than {MANY} lines")
 
 
 def usps_h5(paths: Sequence[Path], _: int | None) -> Dataset:
@@ -64,6 +80,10 @@ def usps_h5(paths: Sequence[Path], _: int | None) -> Dataset:
                     raise damaged(paths[0], f"{name}/data is {data.shape}, not ({len(target)}, {PIXELS})")
                 if not {data.dtype.kind, target.dtype.kind} <= set("fiu"):  # a text may be a gigabyte long
                     raise damaged(paths[0], f"{name} holds {data.dtype} and {target.dtype}, not numbers")
+                if any(math.prod(one.chunks or ()) * one.dtype.itemsize > LARGEST for one in (data, target)):
+                    raise damaged(paths[0], f"{name} is packed in parts of more than {LARGEST} bytes")
+                if any(one.is_virtual or one.external for one in (data, target)):
+                    raise damaged(paths[0], f"the numbers of {name} lie in other files")
                 parts.append((torch.from_numpy(data[()]), torch.from_numpy(target[()]).long()))
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise error if isinstance(error, UserError) else damaged(paths[0], error) from None
