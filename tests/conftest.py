@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -46,5 +47,6 @@ def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> object:
         for name in ("http_proxy", "https_proxy"):
             patch.setenv(name, "http://127.0.0.1:9")  # where nobody listens
         patch.setenv("no_proxy", "127.0.0.1")
+        patch.setattr(os, "fsync", lambda _: None)  # no test loses power but those that record what is synced
         patch.delenv("COLUMNS", raising=False)  # tables are as wide as in a pipe, also in a worker of xdist
         yield

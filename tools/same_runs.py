@@ -67,8 +67,8 @@ RUNS = {
 ONE_ENGINE = {"privacy-example"}
 """Runs that only the sequential engine plays."""
 
-TIMES = {"seconds", "seconds_left", "folder", "runs"}
-"""Keys of JSON files that differ from one recording to the next."""
+TIMES = {"digest", "seconds", "seconds_left", "folder", "runs"}
+"""Keys of JSON files that differ from one recording to the next, digests because of the others."""
 
 
 def commands(folder: Path) -> Iterator[list[str]]:

@@ -63,8 +63,8 @@ class LostError(HintedError, RuntimeError):
     """Another process of a run that several share has failed or is gone."""
 
 
-class DiskFullError(LostError):
-    """Something could not be written for want of room; what was written before is whole."""
+class NotWrittenError(LostError, OSError):
+    """Something could not be written, for want of room or of the right to; what was written before is whole."""
 
 
 class RefusedError(Exception):

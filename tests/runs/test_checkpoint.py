@@ -19,6 +19,7 @@ from torch import Tensor
 import protofed.runs.checkpoint as module
 from protofed.engines.client_models import Records
 from protofed.errors import UserError
+from protofed.internal import tensor_files
 from protofed.runs.checkpoint import Checkpoint, ServerState
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress, Standing
@@ -62,7 +63,7 @@ def test_a_checkpoint_is_of_the_moment_at_which_it_was_asked_for(
         go.wait(60)
         save_file(*state)
 
-    monkeypatch.setattr(module, "save_file", write)
+    monkeypatch.setattr(tensor_files, "save_file", write)
     checkpoint = Checkpoint(tmp_path / "c")
     save(checkpoint, run, 2)  # it returns while the writer waits
     run.play_round()
@@ -143,10 +144,11 @@ def test_an_error_of_the_writer_is_an_error_of_the_run(
         def tell(self, standing: Standing) -> None:
             if standing.done == last - 1 and standing.loss is not None:
                 folder.checkpoint.wait()
-                monkeypatch.setattr(module, what, fail)
+                monkeypatch.setattr(where, what, fail)
 
+    where = tensor_files if what == "save_file" else module
     if last == 1:
-        monkeypatch.setattr(module, what, fail)
+        monkeypatch.setattr(where, what, fail)
     with pytest.raises(Broken):
         run.play(folder, BreakAfter())
     assert len(run.history) == min(last + 1, 3)

@@ -101,7 +101,8 @@ def test_rounds_out_of_order_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "path"), [("a", "a"), ("a-npz:/b/c.npz-seed0", "a-npz:-b-c.npz-seed0"), ("../a", "..-a")]
+    ("name", "path"),
+    [("a", "a"), ("ü" * 300, "ü" * 100), ("a-npz:/b/c.npz-seed0", "a-npz:-b-c.npz-seed0"), ("../a", "..-a")],
 )
 def test_a_new_folder_is_never_elsewhere(tmp_path: Path, name: str, path: str) -> None:
     assert fresh_path(name, tmp_path) == tmp_path / path

@@ -15,9 +15,9 @@ from safetensors import SafetensorError
 from protofed.api import compare, sweep
 from protofed.engines.base import Engine
 from protofed.errors import DivergedError
+from protofed.internal import tensor_files
 from protofed.methods import METHODS, method_class
 from protofed.report.html import gather
-from protofed.runs import checkpoint
 from protofed.runs.failure import FailedRun
 from protofed.runs.folder import RunFolder
 from protofed.studies import workers
@@ -222,7 +222,7 @@ def test_a_full_disk_ends_a_study_in_one_line_and_it_goes_on_later(
         if where == "rounds":
             patch.setattr(RunFolder, "append_round", full)
         elif where == "checkpoint":
-            patch.setattr(checkpoint, "save_file", safetensors_full)
+            patch.setattr(tensor_files, "save_file", safetensors_full)
         else:
             patch.setattr(Path, "write_text", full)
         outcome = invoke(tmp_path, "compare", "--method", "fedavg,local", "--seeds", "1", *FLAGS, "--out", "c")

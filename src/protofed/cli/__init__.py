@@ -41,6 +41,14 @@ def main() -> None:
         if speaks() or isinstance(error, LostError):
             _tell(error)
         sys.exit(2 if isinstance(error, UserError) else 1)
+    except BrokenPipeError:  # who reads has seen enough, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        if error.strerror is None:
+            raise
+        print(f"error: {error.filename or 'the system'}: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
     except Exception as error:
         if not is_usage_error(error):
             raise

@@ -213,7 +213,7 @@ def subcommands(name: str, text: str) -> typer.Typer:
 
 
 def refuse_existing(out: Path | None) -> None:
-    if out is not None and out.exists():
+    if out is not None and os.path.exists(out):  # noqa: PTH110 - Path.exists raises where a name is too long
         raise UserError("--out", str(out), "it exists already", hint="name a new folder")
 
 

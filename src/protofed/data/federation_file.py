@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 from torch import Tensor
 
 from protofed.data.encodings import decoded, encoded
@@ -17,9 +16,9 @@ from protofed.data.federation import Client, Federation
 from protofed.data.preparation import Preparation
 from protofed.data.samples import Samples
 from protofed.errors import UserError
-from protofed.internal.atomic_files import write_file
 from protofed.internal.plugins import SESSION, given
 from protofed.internal.schema import require
+from protofed.internal.tensor_files import read_tensors, write_tensors
 
 FILE = "federation.safetensors"
 KIND = "federation:"
@@ -92,7 +91,7 @@ def write_federation(federation: Federation, path: Path) -> None:
         tensors |= {
             f"{place}/{part}": getattr(one, part).clone(memory_format=torch.contiguous_format) for part in PARTS
         }
-    write_file(path, lambda draft: save_file(tensors, draft, {"federation": json.dumps(said)}))
+    write_tensors(path, tensors, {"federation": json.dumps(said)})
 
 
 def read_federation(path: Path) -> Federation:
@@ -102,10 +101,8 @@ def read_federation(path: Path) -> Federation:
         UserError: there is no such file, or it does not hold a federation.
     """
     try:
-        with safe_open(path, "pt") as file:
-            said: Any = json.loads((file.metadata() or {}).get("federation", "null"))
-            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
-        return _assembled(said, tensors)
+        tensors, about = read_tensors(path)
+        return _assembled(json.loads(about.get("federation", "null")), tensors)
     except (OSError, SafetensorError, ValueError, RecursionError, KeyError) as error:  # UserError is a ValueError
         why = f"it does not say {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
         raise UserError("--dataset", str(path), f"it cannot be read as a federation: {why}") from None

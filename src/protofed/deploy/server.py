@@ -25,6 +25,7 @@ from protofed.errors import DivergedError, HopelessError, LostError, UserError, 
 from protofed.evaluation.names import SHOTS, asked_metrics
 from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
+from protofed.internal.digests import json_with_digest, yaml_with_digest
 from protofed.internal.yaml_files import read_yaml
 from protofed.methods import build_method, method_class
 from protofed.models import factory_of
@@ -76,9 +77,9 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings, progress: Prog
     clients.classes, clients.brings = said["classes"], said["brings"]
     run = _prepared(experiment, clients, said)
     if not old:
-        make_folder(path, label.name, json.dumps(said) + "\n")
+        make_folder(path, label.name, json_with_digest(json.dumps(said)))
     if not (path / "config.yaml").exists():
-        write_text(path / "config.yaml", run.clients.trained_on(run.experiment).to_yaml())
+        write_text(path / "config.yaml", yaml_with_digest(run.clients.trained_on(run.experiment).to_yaml()))
     if old:
         run.restore(folder.claim())
     run.play(folder, progress or Progress())

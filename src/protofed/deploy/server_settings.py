@@ -74,7 +74,7 @@ def check_out(path: Path, experiment: Experiment) -> None:
     config = path / "config.yaml"
     if not config.is_file():  # new, or killed before its first round
         return
-    held = Experiment.from_mapping(read_yaml(config))
+    held = Experiment.from_mapping(read_yaml(config, as_written=True))
     there, here = asdict(held), asdict(with_own_data(experiment) if held.split == OWN else experiment)
     changed = [name for name in here if there[name] != here[name] and name not in options("machine")]
     if changed:

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 from torch import Tensor
 
 from protofed.engines.base import Engine
 from protofed.engines.client_group import Group, State
 from protofed.errors import UserError
 from protofed.evaluation.accuracy import models_of, sent_to
-from protofed.internal.atomic_files import write_file
 from protofed.internal.schema import made
+from protofed.internal.tensor_files import read_tensors, write_tensors
 from protofed.messages import Broadcast
 from protofed.methods.base import Method
 from protofed.prototypes import Prototypes, class_means, nearest_class
@@ -53,17 +52,16 @@ class Snapshot:
 
     def write(self, path: Path) -> None:
         """As a safetensors file."""
-        tensors = {name: value.contiguous() for name, value in vars(self).items() if isinstance(value, Tensor)}
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         rest = {name: json.dumps(value) for name, value in vars(self).items() if not isinstance(value, Tensor)}
-        write_file(path, lambda draft: save_file(tensors, draft, rest))
+        write_tensors(path, tensors, rest)
 
     @classmethod
     def read(cls, path: Path) -> Snapshot:
         """What `write` wrote."""
         try:
-            with safe_open(path, framework="pt") as file:
-                rest: dict[str, Any] = {name: json.loads(value) for name, value in (file.metadata() or {}).items()}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            tensors, about = read_tensors(path)
+            rest: dict[str, Any] = {name: json.loads(value) for name, value in about.items()}
             return made("snapshot", cls, {**rest, **tensors})._checked()
         except (SafetensorError, OSError, ValueError, RecursionError) as error:  # UserError is a ValueError
             raise UserError("FILE", str(path), f"it cannot be read: {error}") from None

@@ -50,7 +50,7 @@ def unzipped(archive: zipfile.ZipFile, name: str, most: int) -> bytearray:
 class Bounded(io.RawIOBase):
     """A file that is inflated while it is read, and refuses to give too much: in all, or at once."""
 
-    def __init__(self, file: IO[bytes], most: int, at_once: int) -> None:
+    def __init__(self, file: IO[bytes] | io.BufferedIOBase, most: int, at_once: int) -> None:
         self.file, self.most, self.at_once = file, most, at_once
 
     def readable(self) -> bool:

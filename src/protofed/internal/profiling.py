@@ -14,6 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity, record_function
 
 from protofed.internal.atomic_files import write_text
+from protofed.internal.digests import json_with_digest
 
 WARM_UP = 2
 """So many first rounds are told apart: they record steps and fill caches."""
@@ -50,7 +51,7 @@ class Profile:
                 self._trace.stop()
             self._trace.export_chrome_trace(str(self.folder / "trace.json"))
         if self.rounds:
-            write_text(self.folder / "profile.json", json.dumps(self.report(), indent=2) + "\n")
+            write_text(self.folder / "profile.json", json_with_digest(json.dumps(self.report(), indent=2)))
 
     @contextmanager
     def round(self) -> Iterator[None]:

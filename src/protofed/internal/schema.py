@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import types
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
 
 from protofed.errors import UserError, missing_value, unknown
+from protofed.internal.digests import parse_json
 
 T = TypeVar("T")
 
@@ -133,9 +133,9 @@ def made(what: str, kind: type[T], values: Any, **more: Any) -> T:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds; whatever is wrong with it is one error, which names it."""
+    """What a JSON file holds, but for its digest; whatever is wrong with it is one error, which names it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError("FILE", str(path), f"it cannot be read as JSON: {error}") from None
 

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from protofed.errors import UserError
+from protofed.internal.digests import checked_yaml
 
 
 class _Loader(yaml.SafeLoader):
@@ -43,10 +44,13 @@ def parse_yaml(text: str, ours: bool = False) -> Any:
     return yaml.load(text, _Loader if ours else _Stranger)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file."""
+def read_yaml(path: Path, as_written: bool = False) -> dict[str, Any]:
+    """The mapping in a YAML file; if it must be as it was written, by the digest in it."""
     try:
-        values = parse_yaml(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if as_written:
+            text = checked_yaml(text)
+        values = parse_yaml(text)
     except FileNotFoundError:
         raise UserError("--config", str(path), "there is no such file") from None
     except Exception as error:  # of a value that is not of its tag, whatever PyYAML stumbles over

@@ -13,7 +13,7 @@ from typing import get_type_hints
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from protofed.data.images import fit
@@ -23,6 +23,7 @@ from protofed.data.text_encoding import MOST_WORDS, TextEncoding, Tokenising
 from protofed.errors import UserError, missing_value, unknown
 from protofed.internal.atomic_files import cache_folder, write_file
 from protofed.internal.schema import check_type
+from protofed.internal.tensor_files import read_tensors, write_tensors
 from protofed.models import ENCODERS, build, check_size
 from protofed.models.stacking import bytes_per_image
 
@@ -168,14 +169,14 @@ class Encoder:
     def features(self, x: Tensor) -> Tensor:
         """Features [n, d, 1, 1] of uint8 images [n, c, h, w] or token ids [n, length], computed or from the disk."""
         file = cache_folder("features") / f"{self._key(x)}.safetensors"
-        with suppress(OSError, SafetensorError, KeyError):  # a file that cannot be read is made anew
-            found = load_file(file)["features"]
+        with suppress(OSError, SafetensorError, KeyError, ValueError):  # one that is damaged is made anew
+            found = read_tensors(file, always=True)[0]["features"]
             if found.shape == (len(x), self.card.feature_size, 1, 1):
                 return found
         made = self.computed(x)
         with suppress(OSError, SafetensorError):  # a full or read-only disk costs time, not the run
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_file(file, lambda draft: save_file({"features": made}, draft))
+            write_tensors(file, {"features": made}, {})
         return made
 
     @torch.no_grad()

@@ -6,7 +6,6 @@ Rows are of the files alone and tell a damaged file as it is: one run must not h
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from protofed.errors import UserError
+from protofed.internal.digests import checked_yaml, parse_json
 from protofed.internal.schema import read_json
 from protofed.internal.yaml_files import parse_yaml, read_yaml
 from protofed.runs.failure import FailedRun
@@ -192,7 +192,7 @@ def _of_result(result: Mapping[str, Any], rounds: Path) -> dict[str, Any]:
 def _so_far(path: Path, planned: int, budget: float | None) -> dict[str, Any]:
     """What the rounds of a run come to that is not complete; the last line may be in the writing."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
-    rounds = [json.loads(line) for line in lines]
+    rounds = [parse_json(line.decode("utf-8")) for line in lines]
     if not rounds:
         return {}
     seconds = [float(one["seconds"]) for one in rounds]
@@ -235,7 +235,11 @@ def last_line(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL))
         lines = file.read().split(b"\n")
-    return dict(json.loads(lines[-2])) if len(lines) > 2 or (len(lines) == 2 and path.stat().st_size <= TAIL) else {}
+    return (
+        dict(parse_json(lines[-2].decode("utf-8")))
+        if len(lines) > 2 or (len(lines) == 2 and path.stat().st_size <= TAIL)
+        else {}
+    )
 
 
 def options_of(path: Path) -> dict[str, Any]:
@@ -244,10 +248,10 @@ def options_of(path: Path) -> dict[str, Any]:
     if config.stat().st_size > LONGEST:
         raise UserError("FILE", str(config), f"it has more than {LONGEST} bytes")
     values: dict[str, Any] = {}
-    for block in _blocks(config.read_text(encoding="utf-8")):
+    for block in _blocks(checked_yaml(config.read_text(encoding="utf-8"))):
         found = _parsed(block)
         if found is None:  # it is not as we write it
-            values = read_yaml(config)
+            values = read_yaml(config, as_written=True)
             break
         values |= found
     return {str(name): _plain(value) for name, value in values.items()}

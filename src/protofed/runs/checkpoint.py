@@ -2,12 +2,12 @@
 
 Only the models that changed since the last checkpoint are written, as records of clients-<group>.bin; then
 state.safetensors, which says where each client's record is, is replaced. A record that it names is never written over,
-so a crash at any moment leaves the old checkpoint or the new one.
+so a crash at any moment leaves the old checkpoint or the new one; so does a loss of power, as all that it needs is on
+the disk before. It holds digests of itself and of every record.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -16,14 +16,14 @@ from types import MappingProxyType, TracebackType
 from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 from torch import Tensor
 
 from protofed.engines.client_group import Group
 from protofed.engines.client_models import Records
 from protofed.errors import UserError
-from protofed.internal.atomic_files import write_file
+from protofed.internal.atomic_files import sync, writing
+from protofed.internal.tensor_files import digests_of_rows, read_tensors, write_tensors
 from protofed.messages import Broadcast
 
 AT_ONCE = 2**30
@@ -49,14 +49,18 @@ class ServerState(NamedTuple):
 class Checkpoint:
     """Writes in the background, one after the other; within `with`, nothing is left unwritten at the end."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, before: Path | None = None) -> None:
+        """The checkpoint in a folder; another file may have to be on the disk before it is."""
         self.folder = folder
+        self.before = before
         self.file = folder / "state.safetensors"
         self._thread = ThreadPoolExecutor(1)
         self._last: Future[None] | None = None
         self._waiting = 0  # bytes
         self._slots: dict[int, Tensor] = {}  # of each group: the record of each client's model, -1 if it has none
         self._named: dict[int, Tensor] = {}  # the same as the file says it
+        self._digests: dict[int, Tensor] = {}  # of each group: that of each client's record
+        self._unsynced: dict[Path, None] = {}  # what has to be on the disk before the file names it
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -76,13 +80,17 @@ class Checkpoint:
     def save(self, state: ServerState, groups: Sequence[Group]) -> None:
         """Begin to write the state of the server and the clients as it is now; wait for the one before."""
         self.wait()
-        self.folder.mkdir(exist_ok=True)
+        if not self.folder.is_dir():
+            with writing(self.folder):
+                self.folder.mkdir()
+            self._unsynced[self.folder.parent] = None
         held, attack = state.broadcast.on_host(), {name: _copied(value) for name, value in state.attack.items()}
         flight = {name: _copied(value) for name, value in state.flight.items()}
         rest = {}
         for number, group in enumerate(groups):
             for slots in (self._slots, self._named):
                 slots.setdefault(number, torch.full((len(group.members),), -1))
+            self._digests.setdefault(number, torch.zeros(len(group.members), 16, dtype=torch.uint8))
             for rows in _parts(sorted(group.own.changed), group.own.layout.size):
                 self._write_clients(number, group, rows)
             group.own.changed.clear()
@@ -95,9 +103,9 @@ class Checkpoint:
             tensors |= {f"attack/{name}": tensor for name, tensor in attack.items()}
             tensors |= {f"flight/{name}": tensor for name, tensor in flight.items()}
             tensors |= {f"slots/{number}": slots for number, slots in self._slots.items()}
-            tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-            about = {"rounds": str(state.rounds), "digest": _digest(tensors, state.rounds)}
-            write_file(self.file, lambda draft: save_file(tensors, draft, about), alone=True)
+            tensors |= {f"digests/{number}": digests for number, digests in self._digests.items()}
+            self._sync()
+            write_tensors(self.file, tensors, {"rounds": str(state.rounds)}, alone=True)
             self._named = {number: slots.clone() for number, slots in self._slots.items()}
 
         self._begin(write, groups[0].device)
@@ -107,8 +115,7 @@ class Checkpoint:
         if not self.file.exists():
             return None
         try:
-            with safe_open(self.file, framework="pt") as file:
-                return int(file.metadata()["rounds"])
+            return int(read_tensors(self.file, always=True)[1]["rounds"])
         except WRONG as error:
             raise self._unreadable(error) from None
 
@@ -118,19 +125,16 @@ class Checkpoint:
         if not self.file.exists():
             return None
         try:
-            with safe_open(self.file, framework="pt", device=str(groups[0].device) if groups else "cpu") as file:
-                # Copies, because tensors in the mapped file are not aligned, and kernels then round differently.
-                state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-                about = file.metadata()
+            found, about = read_tensors(self.file, str(groups[0].device) if groups else "cpu", always=True)
+            # Copies, because tensors in the mapped file are not aligned, and kernels then round differently.
+            state = {name: tensor.clone() for name, tensor in found.items()}
             rounds = int(about["rounds"])
-            if about["digest"] != _digest(state, rounds):
-                raise ValueError("it is not what was written")
             for number, group in enumerate(groups):
                 slots = state[f"slots/{number}"].cpu()
                 if len(slots) != len(group.members) or int(state[f"size/{number}"]) != group.own.layout.size:
                     raise ValueError("it is of other clients or another model")
                 self._slots[number], self._named[number] = slots, slots.clone()
-                self._read_clients(number, group)
+                self._read_clients(number, group, state.get(f"digests/{number}"))
                 group.taken = state[f"taken/{number}"]
             attack = _part(state, "attack/") | _part(state, OLD_ATTACK)
             kept = _part({name: tensor for name, tensor in state.items() if not name.startswith(OLD_ATTACK)}, "kept/")
@@ -155,20 +159,37 @@ class Checkpoint:
             free = torch.ones(2 * len(slots), dtype=torch.bool)  # one for each that is named, and one for its successor
             free[slots[slots >= 0]] = free[named[named >= 0]] = False
             slots[rows] = free.nonzero().flatten()[: len(rows)]
+            self._digests[number][rows] = digests_of_rows(packed)
             path = self._clients(number)
-            with path.open("r+b" if path.exists() else "w+b") as file:
+            if fresh := not path.exists():
+                self._unsynced[self.folder] = None
+            with writing(path), path.open("w+b" if fresh else "r+b") as file:
                 Records(file, group.own.layout.size)[slots[rows].tolist()] = packed
+            self._unsynced[path] = None
 
         self._begin(write, group.device)
 
-    def _read_clients(self, number: int, group: Group) -> None:
+    def _sync(self) -> None:
+        """Have on the disk what the file is about to name."""
+        for path in (*([self.before] if self.before is not None else []), *self._unsynced):
+            with writing(path):
+                sync(path)
+        self._unsynced.clear()
+
+    def _read_clients(self, number: int, group: Group, known: Tensor | None) -> None:
+        """Give the clients of a group their models, if their digests are the known ones; older files have none."""
         slots = self._slots[number]
+        self._digests[number] = torch.zeros(len(slots), 16, dtype=torch.uint8)
         trained = (slots >= 0).nonzero().flatten().tolist()
         if trained:
             with self._clients(number).open("rb") as file:
                 records = Records(file, group.own.layout.size)
                 for rows in _parts(trained, records.size):
-                    group.own.put_packed(rows, records[slots[rows].tolist()].to(group.device))
+                    packed = records[slots[rows].tolist()]
+                    digests = self._digests[number][rows] = digests_of_rows(packed)
+                    if known is not None and not torch.equal(known[rows].cpu(), digests):
+                        raise ValueError(f"{self._clients(number).name} is not what was written")
+                    group.own.put_packed(rows, packed.to(group.device))
         group.own.changed.clear()
 
     def _clients(self, number: int) -> Path:
@@ -197,15 +218,6 @@ def _copied(tensor: Tensor) -> Tensor:
 def _part(state: Mapping[str, Tensor], beginning: str) -> dict[str, Tensor]:
     """The tensors whose names begin so, without that."""
     return {name.removeprefix(beginning): tensor for name, tensor in state.items() if name.startswith(beginning)}
-
-
-def _digest(state: Mapping[str, Tensor], rounds: int) -> str:
-    """Of a whole checkpoint but the clients' models: a run must not go on from what was damaged."""
-    found = hashlib.blake2b(str(rounds).encode(), digest_size=16)
-    for name, tensor in sorted(state.items()):
-        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        found.update(tensor.cpu().flatten().view(torch.uint8).numpy().data)
-    return found.hexdigest()
 
 
 def _parts(rows: Sequence[int], size: int) -> Iterator[Sequence[int]]:

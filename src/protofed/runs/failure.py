@@ -11,6 +11,7 @@ from typing import Literal
 from protofed.errors import DivergedError
 from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
+from protofed.internal.digests import json_with_digest
 from protofed.internal.schema import made, read_json
 
 __all__ = ["FailedRun"]
@@ -84,7 +85,7 @@ class FailedRun:
         if folder.is_dir():
             values = dataclasses.asdict(self)
             del values["folder"], values["setting"]
-            write_text(folder / FILE, json.dumps(values, indent=2) + "\n")
+            write_text(folder / FILE, json_with_digest(json.dumps(values, indent=2)))
 
     @classmethod
     def read(cls, folder: Path) -> FailedRun | None:

@@ -13,13 +13,16 @@ from typing import IO, TYPE_CHECKING
 
 from protofed.errors import UserError
 from protofed.experiment import Experiment
-from protofed.internal.atomic_files import write_folder, write_text
+from protofed.internal.atomic_files import write_folder, write_text, writing
+from protofed.internal.digests import json_with_digest, parse_json, yaml_with_digest
 from protofed.internal.yaml_files import read_yaml
 from protofed.server.round import Round
 
 if TYPE_CHECKING:
     from protofed.runs.checkpoint import Checkpoint
 
+LONGEST_NAME = 200
+"""Bytes of a folder's name, to which a number may be added; most systems take 255."""
 TUNING = "tuning"
 """The folder of a study whose runs only chose values for others."""
 
@@ -43,7 +46,7 @@ class RunFolder:
         """The state after the last checkpointed round."""
         from protofed.runs.checkpoint import Checkpoint  # and torch, which the other files do not need
 
-        return Checkpoint(self.path / "checkpoint")
+        return Checkpoint(self.path / "checkpoint", self.rounds)
 
     @property
     def over_network(self) -> bool:
@@ -53,7 +56,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, experiment: Experiment) -> RunFolder:
         """A new folder; an existing one is never written over."""
-        return cls(make_folder(path, "config.yaml", experiment.to_yaml()))
+        return cls(make_folder(path, "config.yaml", yaml_with_digest(experiment.to_yaml())))
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -98,17 +101,17 @@ class RunFolder:
                 self._claim = None
 
     def experiment(self) -> Experiment:
-        """What was run."""
-        return Experiment.from_mapping(read_yaml(self.path / "config.yaml"))
+        """What was run, if config.yaml is as it was written."""
+        return Experiment.from_mapping(read_yaml(self.path / "config.yaml", as_written=True))
 
     def append_round(self, played: Round) -> None:
         """Add a round as it happens."""
-        with self.rounds.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(played.to_json()) + "\n")
+        with writing(self.rounds), self.rounds.open("a", encoding="utf-8") as file:
+            file.write(_line(played))
 
     def played(self) -> list[Round]:
-        """The rounds so far, of a run that may be going on; a line that is only partly there is left out."""
-        return self._parsed(self._lines(whole=True))
+        """The rounds so far; of a run that may be going on a line that is only partly there is left out."""
+        return self._parsed(self._lines(whole=not self.result.exists()))
 
     def read_rounds(self, upto: int) -> list[Round]:
         """The first rounds, whatever follows them."""
@@ -120,7 +123,7 @@ class RunFolder:
     def keep_rounds(self, rounds: Sequence[Round]) -> None:
         """Drop all others from the file, if there is one: later ones, and a line cut short by a crash."""
         if self.rounds.exists():
-            write_text(self.rounds, "".join(json.dumps(played.to_json()) + "\n" for played in rounds))
+            write_text(self.rounds, "".join(map(_line, rounds)))
 
     def _lines(self, whole: bool = False) -> list[str]:
         """The lines of rounds.jsonl; only the whole ones, if the last may be in the writing."""
@@ -132,9 +135,13 @@ class RunFolder:
 
     def _parsed(self, lines: Sequence[str]) -> list[Round]:
         try:
-            return [Round.from_json(json.loads(line), number) for number, line in enumerate(lines, 1)]
+            return [Round.from_json(parse_json(line), number) for number, line in enumerate(lines, 1)]
         except (ValueError, RecursionError) as error:  # UserError is a ValueError
             raise UserError("DIR", str(self.path), f"rounds.jsonl cannot be read: {error}") from None
+
+
+def _line(played: Round) -> str:
+    return json_with_digest(json.dumps(played.to_json())) + "\n"
 
 
 def run_folders(folder: Path, trials: bool = False) -> list[Path]:
@@ -154,7 +161,7 @@ def make_folder(path: Path, name: str, text: str) -> Path:
 
 def fresh_path(name: str, folder: Path = Path("runs")) -> Path:
     """A folder of this name, which may hold a path, numbered if that is taken."""
-    name = re.sub(r"[/\\]+", "-", name)
+    name = re.sub(r"[/\\]+", "-", name).encode()[:LONGEST_NAME].decode(errors="ignore")
     path, number = folder / name, 1
     while path.exists():
         number += 1

@@ -27,6 +27,7 @@ from protofed.evaluation.names import asked_metrics, best_of
 from protofed.evaluation.snapshot import Snapshot, take_snapshot
 from protofed.experiment import Experiment
 from protofed.internal.atomic_files import full_disk_is_said, write_text
+from protofed.internal.digests import json_with_digest
 from protofed.internal.memory import let_go
 from protofed.internal.profiling import profiled_round, section
 from protofed.messages import Broadcast, Traffic
@@ -156,7 +157,7 @@ class Run:
         if self.over():
             if self.clients.here:
                 self.snapshot().write(folder.snapshot)
-            write_text(folder.result, self.result(folder).to_json())
+            write_text(folder.result, json_with_digest(self.result(folder).to_json()))
 
     def snapshot(self) -> Snapshot:
         """How the run stands, for the report."""

@@ -59,9 +59,9 @@ class GridStudy(Study[FindingT]):
         object.__setattr__(self, "grid", check_values("--grid", self.grid))
 
     @classmethod
-    def read(cls, path: Path) -> dict[str, Any]:
+    def read(cls, path: Path, as_written: bool = False) -> dict[str, Any]:
         """The fields that a YAML file names, the experiment's still by their names: flags may add to them."""
-        values = read_yaml(path)
+        values = read_yaml(path, as_written)
         asked = {name: check_type(name, values.pop(name), kind) for name, kind in cls.form.items() if name in values}
         if "methods" in asked:
             asked["methods"] = [str(name) for name in asked["methods"]]
@@ -74,7 +74,7 @@ class GridStudy(Study[FindingT]):
     @classmethod
     def open(cls, folder: Path) -> Self:
         """The study that a folder was begun with."""
-        asked = cls.read(cls.config(folder))
+        asked = cls.read(cls.config(folder), as_written=True)
         return cls(**{**asked, "experiment": Experiment.from_mapping(asked["experiment"])})
 
     def to_yaml(self) -> str:

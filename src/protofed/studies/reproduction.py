@@ -52,7 +52,7 @@ class ReproductionStudy(Study[Reproduction]):
     def open(cls, folder: Path) -> Self:
         """The study that a folder was begun with."""
         config = cls.config(folder)
-        return made(str(config), cls, read_yaml(config))
+        return made(str(config), cls, read_yaml(config, as_written=True))
 
     def to_yaml(self) -> str:
         """The text of reproduce.yaml."""

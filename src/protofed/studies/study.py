@@ -13,6 +13,7 @@ from protofed.data.federation import Federation
 from protofed.errors import UserError, misused
 from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
+from protofed.internal.digests import yaml_with_digest
 from protofed.runs.failure import FailedRun
 from protofed.runs.folder import make_folder
 from protofed.runs.progress import Progress
@@ -141,7 +142,7 @@ class Study(ABC, Generic[FindingT]):
             if decided.chooses(experiment):
                 _check_validation(setup.federation)
         if folder is not None:
-            make_folder(folder, self.config(folder).name, decided.to_yaml())
+            make_folder(folder, self.config(folder).name, yaml_with_digest(decided.to_yaml()))
         return decided
 
     def play(self, folder: Path | None, progress: Progress, jobs: int | None = None) -> FindingT:

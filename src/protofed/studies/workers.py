@@ -21,7 +21,7 @@ from typing import IO, NamedTuple
 
 import torch
 
-from protofed.errors import DiskFullError, DivergedError, Failure, UserError
+from protofed.errors import DivergedError, Failure, NotWrittenError, UserError
 from protofed.experiment import Experiment
 from protofed.methods import method_class
 from protofed.runs.failure import FEWER, FailedRun
@@ -116,7 +116,7 @@ def play_one(task: Task, progress: Progress) -> Ending:
     """A run to one of its endings; what a user or wrong input stops is raised."""
     try:
         return prepare(task.experiment, task.folder)(progress)
-    except (Interrupted, UserError, DiskFullError, CallbackError, KeyboardInterrupt):
+    except (Interrupted, UserError, NotWrittenError, CallbackError, KeyboardInterrupt):
         raise
     except Exception as error:
         if not isinstance(error, DivergedError):
@@ -310,7 +310,7 @@ def serve() -> None:
 def _play(task: Task, progress: Progress) -> Ending | Failure:
     try:
         return play_one(task, progress)
-    except (Interrupted, UserError, DiskFullError) as error:
+    except (Interrupted, UserError, NotWrittenError) as error:
         return Failure.of(error)
 
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import IO, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -90,7 +90,7 @@ def unpacked(path: Path, members: Sequence[str], most: int) -> dict[str, bytes]:
     try:
         with (
             gzip.open(path) as packed,
-            tarfile.open(fileobj=Bounded(packed, MOST, HEADER), mode="r:", bufsize=HEADER) as archive,
+            tarfile.open(fileobj=cast(IO[bytes], Bounded(packed, MOST, HEADER)), mode="r:") as archive,
         ):
             for entry in archive:
                 name = Path(entry.name).name

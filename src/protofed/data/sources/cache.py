@@ -84,22 +84,22 @@ def cached(key: str, make: Callable[[], Dataset]) -> Dataset:
 
 
 def _read(path: Path) -> Dataset:
-    from safetensors import safe_open
+    from protofed.internal.tensor_files import read_tensors  # and safetensors' part for torch
 
-    with safe_open(path, framework="pt") as file:
-        about: dict[str, Any] = json.loads(file.metadata()["dataset"])
-        parts = [*PARTS, *(["holders"] if about["holders"] else [])]
-        train, test = (Samples(*(file.get_tensor(f"{part}.{name}") for name in parts)) for part in ("train", "test"))
+    tensors, said = read_tensors(path, always=True)
+    about: dict[str, Any] = json.loads(said["dataset"])
+    parts = [*PARTS, *(["holders"] if about["holders"] else [])]
+    train, test = (Samples(*(tensors[f"{part}.{name}"] for name in parts)) for part in ("train", "test"))
     names = tuple(about["classes"]), tuple(about["domains"])
     preparation, encoding = Preparation.from_json(about["preparation"]), decoded(about["encoding"])
     return Dataset(about["name"], train, test, *names, preparation, encoding=encoding)
 
 
 def _write(path: Path, dataset: Dataset) -> None:
-    from safetensors.torch import save_file
+    from protofed.internal.tensor_files import write_tensors
 
     tensors: dict[str, Tensor] = {
-        f"{part}.{name}": getattr(getattr(dataset, part), name).contiguous()
+        f"{part}.{name}": getattr(getattr(dataset, part), name)
         for part in ("train", "test")
         for name in (*PARTS, "holders")
         if getattr(getattr(dataset, part), name) is not None
@@ -108,4 +108,4 @@ def _write(path: Path, dataset: Dataset) -> None:
     about |= {"preparation": asdict(dataset.preparation), "encoding": encoded(dataset.encoding)}
     about |= {"holders": dataset.train.holders is not None}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, lambda draft: save_file(tensors, draft, metadata={"dataset": json.dumps(about)}))
+    write_tensors(path, tensors, {"dataset": json.dumps(about)})

@@ -130,7 +130,8 @@ def _parts(path: Path, lines: _Lines, reader: Any, width: int) -> Iterator[Seque
     """Columns of so many rows at a time; empty lines are none."""
     start, at_once = 0, max(1, min(AT_ONCE, CELLS // width))
     while True:
-        some, before = [], lines.read
+        some: list[list[str]] = []
+        before = lines.read
         try:
             while len(some) < at_once and lines.read - before < CHARACTERS:
                 lines.row = lines.read

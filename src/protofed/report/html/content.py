@@ -149,7 +149,9 @@ def _run_folders(folder: Path) -> Iterator[Path]:
     found = run_folders(folder)
     if ComparisonStudy.config(folder).is_file():  # methods in the order they were asked for
         methods = ComparisonStudy.open(folder).methods
-        found.sort(key=lambda path: _place(str(read_yaml(path / "config.yaml").get("method")), methods))
+        found.sort(
+            key=lambda path: _place(str(read_yaml(path / "config.yaml", as_written=True).get("method")), methods)
+        )
     if not found:
         raise UserError("DIR", str(folder), "it holds no run with a complete round")
     yield from found

@@ -36,7 +36,7 @@ def read_run(path: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _read(path: Path, version: str) -> dict[str, Any]:  # noqa: ARG001 - what is remembered is of one version
-    experiment = Experiment.from_mapping(read_yaml(path / "config.yaml"))
+    experiment = Experiment.from_mapping(read_yaml(path / "config.yaml", as_written=True))
     rounds = RunFolder.open(path).played()
     if not rounds:
         return {}
