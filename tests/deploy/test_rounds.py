@@ -28,6 +28,7 @@ from protofed.deploy.server_settings import Settings
 from protofed.deploy.wire import PROTOCOL, REFUSED, pack, seal
 from protofed.errors import HopelessError, LostError, RefusedError, UserError
 from protofed.experiment import Experiment
+from protofed.internal.digests import parse_json
 from protofed.messages import Upload
 from protofed.prototypes import Prototypes
 from protofed.runs.network_label import read_network_label
@@ -40,7 +41,7 @@ QUICK: dict[str, Any] = {"deadline": 0.3, "wait": 0.3}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
+    return [parse_json(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
 
 
 def sequential(asked: Experiment) -> Run:

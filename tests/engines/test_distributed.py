@@ -25,6 +25,7 @@ from protofed.deploy.processes import end_with_parent
 from protofed.engines.distributed import ALONE, Ranks, _pack, _unpack, join
 from protofed.errors import DivergedError
 from protofed.experiment import Experiment
+from protofed.internal.digests import checked_yaml, yaml_with_digest
 from protofed.prototypes import Prototypes
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
@@ -135,7 +136,8 @@ def set_rounds(folder: Path, before: int, after: int) -> None:
     """Let a run end in another round."""
     config = (folder / "config.yaml").read_text()
     assert f"\nrounds: {before}\n" in config
-    (folder / "config.yaml").write_text(config.replace(f"\nrounds: {before}\n", f"\nrounds: {after}\n"))
+    changed = checked_yaml(config).replace(f"\nrounds: {before}\n", f"\nrounds: {after}\n")
+    (folder / "config.yaml").write_text(yaml_with_digest(changed))
 
 
 @pytest.mark.parametrize("method", RUNS)

@@ -15,6 +15,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from protofed.internal import tensor_files
+from protofed.internal.digests import json_with_digest, parse_json, yaml_with_digest
+from protofed.internal.tensor_files import DIGEST
+
 ODD: tuple[Any, ...] = (
     *(None, True, -1, 0, 1, 2**31, 2**63, -(2**63), 10**12, 10**400, 0.5, -0.0, 1e308, float("nan"), float("inf")),
     *("", "a", "\0", "é" * 20, "../../etc/passwd", "1" * 5000, "\ud800", "file.py:Name", "2024-99-99"),
@@ -114,7 +118,7 @@ CHANGES = (
 """Of a tensor in a file."""
 
 
-TEXTS = ("digest",)
+TEXTS = (DIGEST,)
 """In the metadata of safetensors; everything else that is ours there is JSON."""
 
 
@@ -161,7 +165,10 @@ def tensors_of(draw: st.DrawFn, whole: bytes) -> bytes:
     about = header.get("__metadata__")
     try:
         changed = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        return save(changed, None if about is None else _texts(about))
+        texts = None if about is None else _texts(about)
+        if texts and texts.pop(DIGEST, None):  # it is there again, so that what is read after it is reached
+            texts[DIGEST] = tensor_files._digest(changed, texts)
+        return save(changed, texts)
     except SafetensorError:  # a type that it does not write
         return whole
 
@@ -170,12 +177,12 @@ def damaged(name: str, whole: bytes) -> st.SearchStrategy[bytes]:
     """What may have become of a file of this name."""
     match PurePath(name).suffix:
         case ".json":
-            found = document_of(json.loads(whole)).map(_json)
+            found = st.builds(_json, document_of(parse_json(whole.decode())), st.booleans())
         case ".jsonl":
-            lines = [json.loads(line) for line in whole.splitlines()]
-            found = document_of(lines).map(_lines)
+            lines = [parse_json(line.decode()) for line in whole.splitlines()]
+            found = st.builds(_lines, document_of(lines), st.booleans())
         case ".yaml":
-            found = document_of(yaml.safe_load(whole)).map(_yaml)
+            found = st.builds(_yaml, document_of(yaml.safe_load(whole)), st.booleans())
         case ".safetensors":
             found = tensors_of(whole)
         case _:
@@ -183,15 +190,17 @@ def damaged(name: str, whole: bytes) -> st.SearchStrategy[bytes]:
     return st.one_of(found, found, bytes_of(whole))
 
 
-def _json(document: Any) -> bytes:
-    return json.dumps(document).encode("utf-8", "replace")
+def _json(document: Any, digest: bool) -> bytes:
+    """With a digest, as if it had been written so, or without one."""
+    text = json.dumps(document)
+    return (json_with_digest(text) if digest and text.endswith("}") else text).encode("utf-8", "replace")
 
 
-def _lines(document: Any) -> bytes:
+def _lines(document: Any, digest: bool) -> bytes:
     lines = document if isinstance(document, list) else [document]
-    return "".join(json.dumps(line) + "\n" for line in lines).encode()
+    return b"".join(_json(line, digest) + b"\n" for line in lines)
 
 
-def _yaml(document: Any) -> bytes:
+def _yaml(document: Any, digest: bool) -> bytes:
     text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
-    return text.encode("utf-8", "replace")
+    return (yaml_with_digest(text) if digest else text).encode("utf-8", "replace")

@@ -26,10 +26,11 @@ from flwr.serverapp import Grid
 from safetensors.torch import save_file
 from torch import Tensor
 
-from protofed.data import federation
+from protofed.data import federation, load
 from protofed.data.encodings import decoded
 from protofed.data.federation_file import read_federation, write_federation
 from protofed.data.samples import Samples
+from protofed.data.sources import cache
 from protofed.data.sources.idx import mnist
 from protofed.data.sources.image_files import folder as pictures
 from protofed.data.sources.image_files import mnist_m
@@ -38,6 +39,8 @@ from protofed.data.sources.mat import svhn
 from protofed.data.sources.npz import npz, npz_samples
 from protofed.data.sources.pickles import cifar10, cifar100, fc100
 from protofed.data.sources.series import arff, ts
+from protofed.data.sources.tables import TableOptions
+from protofed.data.sources.tables import table as csv_table
 from protofed.data.sources.texts import orange, texts
 from protofed.data.sources.usps import usps_h5, usps_libsvm
 from protofed.data.text_encoding import Tokenising
@@ -566,6 +569,25 @@ def _read_zips(folder: Path) -> object:
     return mnist_m([folder / "train.zip", folder / "test.zip"], None)
 
 
+def _make_table(folder: Path) -> None:
+    rows = "".join(f"{number},{'ab'[number % 2]},{number % 3}\n" for number in range(40))
+    (folder / "table.csv").write_text(f"x,name,label\n{rows}")
+    (folder / "table.csv.gz").write_bytes(gzip.compress(b"x,label\n" + b"1,0\n2,1\n" * 10, mtime=0))
+
+
+def _read_table(folder: Path) -> None:
+    for name in ("table.csv", "table.csv.gz"):
+        csv_table(folder / name, TableOptions.of(Experiment()))
+
+
+def _read_cached(folder: Path) -> object:
+    """A file that cannot be read is made again, whatever is wrong with it."""
+    try:
+        return cache._read(folder / "cached.safetensors")
+    except Exception as error:
+        raise UserError("FILE", "cached.safetensors", str(error)) from None
+
+
 READERS = {
     "upload": Reader(_one("upload.safetensors", lambda: upload().encode()), _read_upload, ("upload.safetensors",)),
     "broadcast": Reader(
@@ -629,6 +651,12 @@ READERS = {
     ),
     "fc100": Reader(_make_fc100, _read_fc100, FC100[:1]),
     "leaf": Reader(_one("all_data_0.json", _leaf), lambda folder: femnist([folder], None), ("all_data_0.json",)),
+    "table": Reader(_make_table, _read_table, ("table.csv", "table.csv.gz")),
+    "cached": Reader(
+        lambda folder: cache._write(folder / "cached.safetensors", load("digits")),
+        _read_cached,
+        ("cached.safetensors",),
+    ),
     "npz": Reader(_make_npz, _read_npz, ("plain.npz", "packed.npz")),
     "ts": Reader(_one("x.ts", lambda: TS), lambda folder: ts([folder / "x.ts"], None), ("x.ts",)),
     "arff": Reader(_one("x.arff", lambda: ARFF), lambda folder: arff([folder / "x.arff"], None), ("x.arff",)),
@@ -652,7 +680,7 @@ GROUPS = {
     "messages": ("upload", "broadcast", "hello", "answer", "scores", "question"),
     "configurations": ("config", "plans", "deployment"),
     "runs": ("watch", "result"),
-    "archives": ("gzip", "bzip2", "hdf5", "archive", "tar", "npz", "zip"),
+    "archives": ("gzip", "bzip2", "hdf5", "archive", "tar", "npz", "zip", "table"),
     "datasets": ("idx", "mat", "libsvm", "cifar", "fc100", "leaf", "federation", "npy", "pictures"),
 }
 """Quick readers that atheris tries together; the others are too slow for it."""

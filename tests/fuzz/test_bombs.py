@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
 import functools
 import gzip
 import io
 import json
 import pickle
 import struct
+import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +52,28 @@ def zip_bomb() -> bytes:
     place = data.find(b"PK\x01\x02")
     data[place + 24 : place + 28] = struct.pack("<I", 2**32 - 2)
     return bytes(data)
+
+
+def understated_zip() -> bytes:
+    """Four files of which the directory says that they have a hundred bytes, and which unpack to 64 MB each."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("images.npy", "labels.npy", "part/one.png", "part_labels.txt"):
+            archive.writestr(name, bytes(2**26))
+    data = made.getvalue()
+    return data.replace(struct.pack("<I", 2**26), struct.pack("<I", 100))
+
+
+def endless_rows() -> bytes:
+    """A table whose only row has 2**28 characters."""
+    return gzip.compress(b"x,label\n" + b"1" * 2**28)
+
+
+def long_header() -> bytes:
+    """A tar of which a name has 1 GB."""
+    entry = tarfile.TarInfo("data_batch_1")
+    entry.type, entry.size = tarfile.GNUTYPE_LONGNAME, 2**30
+    return gzip.compress(entry.tobuf(tarfile.USTAR_FORMAT) + bytes(2**28))
 
 
 def huge_array() -> bytes:
@@ -103,6 +127,11 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "a header of 8 EB": huge_header,
     "a bomb in gzip": lambda: gzip.compress(bytes([0, 0, 8, 3]) + struct.pack(">III", 2**31, 2**31, 4) + bytes(2**24)),
     "a bomb in zip": zip_bomb,
+    "a zip that says less than it holds": understated_zip,
+    "a bomb in bzip2": lambda: bz2.compress(bytes(2**28)),
+    "lines in bzip2": lambda: bz2.compress(b"\n" * 2**26),
+    "a row without an end": endless_rows,
+    "a name of 1 GB in tar": long_header,
     "an array of 4 TB": huge_array,
     "a place far away": far_place,
     "tuples of tuples": tuple_of_tuples,

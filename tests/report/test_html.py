@@ -19,6 +19,7 @@ from protofed import api
 from protofed.errors import UserError
 from protofed.evaluation.snapshot import Snapshot
 from protofed.experiment import Experiment
+from protofed.internal.digests import parse_json
 from protofed.methods import METHODS
 from protofed.report.html import gather, looks, write_report
 from protofed.report.html.figures import write_figures
@@ -171,7 +172,7 @@ def test_what_was_refused_and_whom_a_defence_found_out_is_told(tmp_path: Path) -
     flags = ("--attack", "sign-flip", "--attackers", "0.4", "--defence", "outliers", "--clients", "5", "--alpha", "1.0")
     succeed(tmp_path, "run", *TINY, *flags, "--out", "run", "--quiet")
     text = (tmp_path / "run" / "rounds.jsonl").read_text()
-    lines = [json.loads(line) for line in text.splitlines()]
+    lines = [parse_json(line) for line in text.splitlines()]
     lines[0]["left_out"] = {"3": "refused: <b>it</b>"}
     (tmp_path / "run" / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     succeed(tmp_path, "report", "run", "--out", "run.html")

@@ -65,7 +65,7 @@ def settings(place: Path, minimum: int) -> Settings:
 
 def told(place: Path, *but: str) -> list[dict[str, Any]]:
     """rounds.jsonl without what may differ."""
-    return [{k: v for k, v in line.items() if k not in ("seconds", *but)} for line in lines(place / "run")]
+    return [{k: v for k, v in line.items() if k not in ("digest", "seconds", *but)} for line in lines(place / "run")]
 
 
 def models(place: Path) -> dict[str, torch.Tensor]:

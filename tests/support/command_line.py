@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 
 from protofed.cli import main
 from protofed.deploy.processes import end_with_parent
+from protofed.internal.digests import parse_json
 
 TINY = (
     *("--method", "fedproto", "--model", "cnn", "--device", "cpu"),
@@ -91,12 +91,12 @@ def finish(process: subprocess.Popen[str]) -> Outcome:
 
 def rounds_of(folder: Path) -> list[dict[str, Any]]:
     """The lines of a run's rounds.jsonl."""
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [parse_json(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
 def result_of(folder: Path) -> dict[str, Any]:
     """A run's result.json without the seconds, which alone may differ between equal runs."""
-    values: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    values: dict[str, Any] = parse_json((folder / "result.json").read_text())
     del values["seconds"]
     return values
 
