@@ -1,14 +1,15 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Everything is installed into .venv, once.
 PYTHON ?= python3
 BIN := .venv/bin
+CONSTRAINTS ?= -c constraints.txt
 # pip would compile one file after the other, most of which nobody imports; what is imported is compiled then.
-INSTALL := install --quiet --no-compile -c constraints.txt
+INSTALL = install --quiet --no-compile $(CONSTRAINTS)
 # One torch thread per process: on small tensors two processes beat two threads. Where a test asks for two, one that
 # waits for the other sleeps: it would spin, on a core that the other needs.
 ALONE := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow test-network soak fuzz test-browser lint types unit wheel bench results-page typed-options methods-matrix api-page command-pages site notebook clean
+.PHONY: demo test test-slow test-network soak fuzz test-browser lint types unit wheel test-lowest test-newest coverage release licences identity bench results-page typed-options methods-matrix api-page command-pages site notebook clean
 
 demo: .venv/.installed
 	$(BIN)/protofed compare --method local,fedavg,fedproto,sp-fedcl,mp-fedcl --dataset digits --split dirichlet \
@@ -65,6 +66,37 @@ wheel: .venv/.tests-installed
 	rm -rf build/run
 	cd build && PYTHONPATH=wheel ../$(BIN)/python -m protofed run --method fedproto --rounds 1 --model cnn --quiet --out run
 	cd build && PYTHONPATH=wheel ../$(BIN)/python -m protofed report run
+
+# The lowest versions that pyproject.toml allows, and the newest that there are; each in a fresh checkout.
+test-lowest:
+	mkdir -p build
+	$(PYTHON) -m tools.lowest > build/lowest.txt
+	$(MAKE) --no-print-directory test CONSTRAINTS='-c build/lowest.txt'
+
+test-newest:
+	$(MAKE) --no-print-directory test CONSTRAINTS=
+
+# Which lines the tests of `make test` run, as pages in build/coverage.
+coverage: .venv/.tests-installed
+	$(BIN)/pip $(INSTALL) -e '.[coverage]'
+	$(ALONE) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --cov=protofed --cov-report=term --cov-report=html:build/coverage
+
+# The wheel, the source archive and what goes with them, in dist (docs/releases.md); TAG=v1.2.3 must be the version.
+release: .venv/.tests-installed
+	test -z "$$(git status --porcelain)"
+	rm -rf dist
+	$(BIN)/pip $(INSTALL) -e '.[release]'
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
+	$(BIN)/python -m tools.release $(TAG)
+
+# Every package that is needed, with version and licence.
+licences: .venv/.installed
+	@$(BIN)/python -m tools.release --licences
+
+# CITATION.cff and the head of paper/paper.md, from identity.yaml.
+identity: .venv/.installed
+	$(BIN)/python -m tools.identity
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
