@@ -11,6 +11,7 @@ import pytest
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
+from protofed.internal.digests import parse_json
 from protofed.runs.folder import RunFolder, fresh_path, make_folder
 from tests.support.made_rounds import a_round
 
@@ -75,7 +76,7 @@ def test_rounds_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
     kept = folder.read_rounds(2)
     assert kept == lines[:2]
     folder.keep_rounds(kept)
-    assert [json.loads(line) for line in folder.rounds.read_text().splitlines()] == [one.to_json() for one in lines[:2]]
+    assert [parse_json(line) for line in folder.rounds.read_text().splitlines()] == [one.to_json() for one in lines[:2]]
     folder.append_round(lines[2])
     assert folder.read_rounds(3) == lines
 
