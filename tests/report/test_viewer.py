@@ -21,6 +21,7 @@ import yaml
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.internal import loopback
+from protofed.internal.digests import checked_yaml
 from protofed.internal.loopback import LoopbackServer
 from protofed.internal.yaml_files import read_yaml
 from protofed.report.html.content import numbers
@@ -120,7 +121,7 @@ def test_a_damaged_run_is_listed_as_such_and_hides_no_other(tmp_path: Path, file
 
 def test_what_json_cannot_say_is_listed_as_text(tmp_path: Path) -> None:
     config = begin(tmp_path / "run").path / "config.yaml"
-    config.write_text(config.read_text() + "when: 2026-01-01\nlimit: .inf\nof: {1: .nan}\n")
+    config.write_text(checked_yaml(config.read_text()) + "when: 2026-01-01\nlimit: .inf\nof: {1: .nan}\n")
     (row,) = Index(tmp_path).rows()
     told = [row.options[name] for name in ("when", "limit", "of")]
     assert told == ["2026-01-01", "inf", {"1": "nan"}]
