@@ -17,6 +17,7 @@ import torch
 from safetensors import safe_open
 
 from protofed.experiment import Experiment
+from protofed.internal.digests import parse_json
 from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Lines, Progress, Standing
 from protofed.runs.run import new_run
@@ -275,7 +276,7 @@ def test_resuming_a_finished_run_shows_it_and_plays_nothing(tmp_path: Path) -> N
     succeed(tmp_path, "run", *TINY, "--rounds", "1", "--out", "run", "--quiet")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
     outcome = succeed(tmp_path, "resume", "run", "--json")
-    assert json.loads(outcome.out) == json.loads((tmp_path / "run/result.json").read_text())
+    assert json.loads(outcome.out) == parse_json((tmp_path / "run/result.json").read_text())
     assert outcome.err == "run is complete\n"
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
 

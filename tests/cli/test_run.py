@@ -13,6 +13,7 @@ import yaml
 from safetensors import safe_open
 
 from protofed.cli import main
+from protofed.internal.digests import parse_json
 from tests.support.command_line import TINY, Outcome, finish, invoke, result_of, rounds_of, start, succeed
 
 MINE = '''
@@ -59,7 +60,7 @@ def test_the_folder_holds_config_rounds_result_and_checkpoint(place: Path) -> No
     }
     with safe_open(place / "run/checkpoint/state.safetensors", framework="pt") as file:
         assert file.metadata()["rounds"] == "7"
-        assert {name.split("/")[0] for name in file.keys()} == {"server", "taken", "slots", "size"}  # noqa: SIM118
+        assert {name.split("/")[0] for name in file.keys()} == {"server", "taken", "slots", "size", "digests"}  # noqa: SIM118
 
 
 def test_the_result_has_the_documented_fields(place: Path) -> None:
@@ -155,14 +156,14 @@ def test_auto_says_which_engine_it_picked_and_why(tmp_path: Path) -> None:
 
 def test_json_goes_to_standard_output_alone(tmp_path: Path) -> None:
     outcome = succeed(tmp_path, "run", *TINY, "--json", "--out", "run")
-    assert json.loads(outcome.out) == json.loads((tmp_path / "run/result.json").read_text())
+    assert json.loads(outcome.out) == parse_json((tmp_path / "run/result.json").read_text())
     assert "round 3/3" in outcome.err
 
 
 def test_a_terminal_shows_a_live_bar_beside_clean_json(tmp_path: Path) -> None:
     shown = _in_terminal(tmp_path, "run", *TINY, "--json", "--out", "run")
     assert shown.code == 0
-    assert json.loads(shown.out) == json.loads((tmp_path / "run/result.json").read_text())
+    assert json.loads(shown.out) == parse_json((tmp_path / "run/result.json").read_text())
     assert "━" in shown.err
     assert "3/3" in shown.err
     assert "\x1b[" in shown.err

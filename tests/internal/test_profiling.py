@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from protofed.internal import profiling
+from protofed.internal.digests import parse_json
 from protofed.internal.profiling import Profile, profiled_round, section
 from tests.support.command_line import TINY, invoke, result_of, rounds_of, succeed
 
@@ -46,7 +47,7 @@ def test_time_belongs_to_the_innermost_section(tmp_path: Path, monkeypatch: pyte
                 pass_time(32)
             pass_time(64)
     assert profile.rounds == [{"other": 65.0, "outer": 18.0, "inner": 44.0}]
-    report = json.loads((tmp_path / "profile.json").read_text())
+    report = parse_json((tmp_path / "profile.json").read_text())
     assert report == profile.report()
     assert report["seconds"] == total(report) == 127
     assert report["sections"]["inner"] == {"seconds": 44, "per_round": 44, "share": 44 / 127}
@@ -65,7 +66,7 @@ def test_warm_up_and_traced_rounds_are_told_apart(tmp_path: Path) -> None:
 def test_a_profiled_run(engine: str, tmp_path: Path) -> None:
     given = ("run", *TINY, "--rounds", "4", "--engine", engine, "--precision", "float64", "--quiet")
     said = succeed(tmp_path, *given, "--profile", "--out", "run")
-    report = json.loads((tmp_path / "run/profile.json").read_text())
+    report = parse_json((tmp_path / "run/profile.json").read_text())
     assert [*report["sections"]] == SECTIONS
     assert all(found["seconds"] > 0 for found in report["sections"].values())
     assert (report["device"], report["rounds"], report["traced"]) == ("cpu", [3, 4], [3, 4])
@@ -91,7 +92,7 @@ def test_a_profiled_run(engine: str, tmp_path: Path) -> None:
 def test_with_json_nothing_else_is_printed(tmp_path: Path) -> None:
     said = succeed(tmp_path, "run", *TINY, "--rounds", "1", "--quiet", "--profile", "--json", "--out", "run")
     assert json.loads(said.out)["rounds"] == 1
-    assert json.loads((tmp_path / "run/profile.json").read_text())["traced"] == [1]
+    assert parse_json((tmp_path / "run/profile.json").read_text())["traced"] == [1]
 
 
 def test_a_run_that_fails_is_no_longer_profiled(tmp_path: Path) -> None:
