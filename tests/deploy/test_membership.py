@@ -38,6 +38,7 @@ from protofed.deploy.server_settings import Settings
 from protofed.deploy.supervise import _check_certificate
 from protofed.deploy.wire import pack, seal, spoken_by, unpack
 from protofed.errors import LostError, RefusedError, UserError
+from protofed.internal.digests import parse_json
 from protofed.messages import Broadcast
 from protofed.runs.folder import RunFolder
 from tests.deploy.test_fleet import call, signed
@@ -456,7 +457,7 @@ def test_a_run_speaks_what_all_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert {facts_of(m)["protocol"] for m in other.asked if m.metadata.message_type == "train"} == {NOW + 1}
     assert_same(tmp_path / "other", sequential(asked))
     label = tmp_path / "run/flower.json"
-    label.write_text(json.dumps(json.loads(label.read_text()) | {"protocol": NOW - 1}))
+    label.write_text(json.dumps(parse_json(label.read_text()) | {"protocol": NOW - 1}))
     with pytest.raises(UserError, match=f"its messages are of protocol {NOW - 1}, and this version speaks {NOW} to"):
         serve(grid, asked, Settings(str(tmp_path / "run")))
 
