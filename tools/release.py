@@ -58,9 +58,14 @@ def needed(name: str = NAME) -> list[Distribution]:
 def licence(package: Distribution) -> str:
     """What a package says of its licence, in one line."""
     about = package.metadata
-    classified = [one.rpartition(" :: ")[2] for one in about.get_all("Classifier", []) if one.startswith("License ::")]
-    said = about.get("License-Expression") or "; ".join(classified) or (about.get("License") or "").split("\n")[0]
-    return said.strip() or "not said"
+
+    def said(name: str) -> str:
+        return next(iter(about.get_all(name) or []), "").partition("\n")[0].strip()
+
+    classified = [
+        one.rpartition(" :: ")[2] for one in about.get_all("Classifier") or [] if one.startswith("License ::")
+    ]
+    return said("License-Expression") or "; ".join(classified) or said("License") or "not said"
 
 
 def licences(packages: list[Distribution]) -> str:
