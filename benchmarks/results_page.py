@@ -249,7 +249,7 @@ class Page:
                 if not scenario.alone:
                     a_round = self._found(ALONE, [name])
                     seconds = sum(table["costs"][one]["rounds"] * a_round[one]["seconds"] for one in cell["trials"])
-                rows.append(Worth(cell["method"], cell["ours"], cell["ours_std"], megabytes, seconds))
+                rows.append(Worth(cell["method"], cell["ours"], cell["ours_std"] or 0.0, megabytes, seconds))
         return sorted(rows, key=lambda row: -row.accuracy)
 
     def learned(self) -> str:

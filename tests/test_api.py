@@ -294,6 +294,8 @@ def test_what_is_no_method_model_or_split_is_refused() -> None:
         protofed.run(nn.Linear)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="divided already"):
         protofed.run(federation=own_federation(), split="iid")
+    with pytest.raises(UserError, match="'list' for federation: it must be"):
+        protofed.run(federation=[own_federation()])  # type: ignore[arg-type]
 
 
 def test_a_callback_sees_every_round_and_may_end_the_run(tmp_path: Path) -> None:
@@ -321,7 +323,7 @@ def test_a_callback_sees_every_round_and_may_end_the_run(tmp_path: Path) -> None
 def test_progress_is_shown_unless_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     protofed.run("local", model="cnn", **SMALL)
     assert "local seed 0: round 2/2" in capsys.readouterr().err
-    protofed.compare(["local"], 1, model="cnn", **SMALL)
+    protofed.compare("local", 1, model="cnn", **SMALL)  # one method need not be in a list
     assert "local seed 0: own/own/head" in capsys.readouterr().err
     protofed.run("local", model="cnn", quiet=True, **SMALL)
     assert capsys.readouterr().err == ""

@@ -53,3 +53,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(import_module(f"protofed.{_WHERE[name]}"), name)
     raise AttributeError(f"module 'protofed' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List what there is, which notebooks complete names from."""
+    return list(__all__)

@@ -19,7 +19,8 @@ from protofed.methods import named_method
 from protofed.methods.base import Method
 from protofed.models import ModelSpec, named_model
 from protofed.report.plots import plot
-from protofed.runs.folder import RunFolder
+from protofed.runs.failure import forget_failure
+from protofed.runs.folder import RunFolder, run_folders
 from protofed.runs.progress import Asking, CallbackError, OnRound, Progress, progress
 from protofed.runs.result import Result
 from protofed.runs.run import new_run
@@ -90,7 +91,7 @@ def run(
 
 
 def compare(
-    methods: Sequence[AnyMethod],
+    methods: AnyMethod | Sequence[AnyMethod],
     seeds: int = SEEDS,
     *,
     model: ModelSpec = Experiment.model,
@@ -106,7 +107,7 @@ def compare(
     """Run several methods with several seeds on the same data.
 
     Args:
-        methods: names, classes and objects, as `run` takes them.
+        methods: names, classes and objects, as `run` takes them; one of them, or several.
         seeds: how many seeds each method is run with, from `Experiment.seed` on.
         model: as for `run`.
         split: as for `run`.
@@ -135,18 +136,19 @@ def compare(
     """
     refuse_while_importing("protofed.compare")
     folder = None if out is None else Path(out)
-    names, params_of = _methods(methods)
+    several = _several(methods)
+    names, params_of = _methods(several)
     with _place(folder, federation) as place:
         experiment = Experiment.from_mapping(_named(options, model, split, federation, place))
         number = _jobs(jobs, [*names, experiment.model, experiment.split], on_round)
         study = ComparisonStudy(names, experiment, seeds, number, params_of=params_of, tune=tune or {})
-        held = (*methods, model, split, federation)
+        held = (*several, model, split, federation)
         return _played(_begun(study, folder, federation), folder, held, quiet, on_round)
 
 
 def sweep(
     grid: Mapping[str, Sequence[Any]],
-    methods: Sequence[AnyMethod] = (Experiment.method,),
+    methods: AnyMethod | Sequence[AnyMethod] = (Experiment.method,),
     seeds: int = SEEDS,
     *,
     model: ModelSpec = Experiment.model,
@@ -164,7 +166,7 @@ def sweep(
     Args:
         grid: values by name, such as {"alpha": [0.1, 1], "k": [1, 2, 4]}; names are fields of `Experiment` or
             parameters of the methods.
-        methods: names, classes and objects, as `run` takes them.
+        methods: names, classes and objects, as `run` takes them; one of them, or several.
         seeds: how many seeds each combination is run with.
         model: as for `run`.
         split: as for `run`.
@@ -191,13 +193,14 @@ def sweep(
     """
     refuse_while_importing("protofed.sweep")
     folder = None if out is None else Path(out)
-    names, params_of = _methods(methods)
+    several = _several(methods)
+    names, params_of = _methods(several)
     _check_grid(grid, federation)
     with _place(folder, federation) as place:
         experiment = Experiment.from_mapping(_named(options, model, split, federation, place))
         number = _jobs(jobs, [*names, experiment.model, experiment.split], on_round)
         study = SweepStudy(names, experiment, seeds, number, grid, score, params_of)
-        held = (*methods, model, split, federation)
+        held = (*several, model, split, federation)
         return _played(_begun(study, folder, federation), folder, held, quiet, on_round)
 
 
@@ -208,6 +211,7 @@ def resume(
     model: ModelSpec | None = None,
     split: SplitFunction | None = None,
     jobs: int | None = None,
+    retry_failed: bool = False,
     quiet: bool = False,
     on_round: OnRound | None = None,
 ) -> Any:
@@ -219,6 +223,7 @@ def resume(
         model: likewise the model.
         split: likewise the split.
         jobs: how many runs go on at a time; unless given, as before.
+        retry_failed: also play runs of a comparison or sweep again that have failed, from their last checkpoints.
         quiet: show no progress.
         on_round: as for `run`.
 
@@ -234,10 +239,12 @@ def resume(
         'rounds'
     """
     refuse_while_importing("protofed.resume")
-    path, methods = Path(folder), [method] if isinstance(method, str | Method | type) else list(method)
+    path, methods = Path(folder), _several(method)
     specs = given_again(path, methods, model, split)
     if kind := kind_of(path):
         held = (*methods, model, split)
+        for failed in run_folders(path, trials=True) if retry_failed else []:
+            forget_failure(failed)
         return _played(kind.open(path), path, held, quiet, on_round, _jobs(jobs, specs, on_round))
     opened = RunFolder.open(path)
     if opened.result.exists():
@@ -257,6 +264,8 @@ def _named(
     named = {**options, "model": named_model(model), "split": named_split(split)}
     if federation is None:
         return named
+    if not isinstance(federation, Federation):
+        raise UserError("federation", type(federation).__name__, "it must be a protofed.Federation")
     for name, value in (("dataset", options.get("dataset")), ("split", split)):
         if value not in (None, Experiment.split):
             raise UserError(name, value, "a federation has its data, which is divided already")
@@ -287,6 +296,11 @@ def _begun(study: StudyT, folder: Path | None, federation: Federation | None) ->
     begun = study.begin(folder)
     _keep(federation, folder)
     return begun
+
+
+def _several(methods: AnyMethod | Sequence[AnyMethod]) -> list[AnyMethod]:
+    """One method need not be in a list."""
+    return [methods] if isinstance(methods, str | Method | type) else list(methods)
 
 
 def _methods(methods: Sequence[AnyMethod]) -> tuple[list[str], dict[str, dict[str, Any]]]:

@@ -113,7 +113,7 @@ def unknown(argument: str, value: object, known: Iterable[str], *, see: str | No
         reason = f"it must be one of {listed(names)}" if names[1:] else f"there is only {names[0]}"
     else:
         reason = "there is none of that name"
-    return UserError(argument, value, reason, hint=suggestion(str(value), names, see))
+    return UserError(argument, value, reason, hint=suggestion(str(value), names, see) if names else None)
 
 
 def suggestion(value: str, names: Sequence[str], see: str | None = None) -> str | None:

@@ -282,8 +282,18 @@ def test_a_missing_file_among_others_is_named(place: Path) -> None:
         ("run --attack x", "invalid value 'x' for --attack: ", "`protofed attacks` lists them all"),
         ("run --log paper", "invalid value 'paper' for --log: it must be one of tensorboard, wandb", ""),
         ("run --method fccl-plus", "missing value for --public: fccl-plus needs a public dataset", ""),
+        ("run --method fedavg --public nope", "invalid value 'nope' for --public: ", "`protofed datasets` lists them"),
         ("compare", "missing value for --method: name at least one", ""),
-        ("compare --method fedavg --set lamda=1", "invalid value 'lamda' for --set: ", ""),
+        (
+            "compare --method fedavg --set lamda=1",
+            "invalid value 'lamda' for --set: ",
+            "",
+        ),
+        (
+            "compare --method fedprox --tune params.muu=1,2",
+            "invalid value 'muu' for --tune: it must be one of ",
+            "did you mean 'mu'?",
+        ),
         ("sweep", "missing value for --grid: name what is varied", ""),
         ("sweep --grid seed=1,2", "invalid value 'seed' for --grid: it cannot be varied", "see --seeds"),
         (
@@ -308,7 +318,7 @@ def test_a_missing_file_among_others_is_named(place: Path) -> None:
             "`protofed predict",
         ),
         ("report absent", "invalid value 'absent' for DIR: there is no such folder", ""),
-        ("export taken", "missing value for --out: `protofed export` needs one", "`protofed export --help`"),
+        ("add-class m x --data d", "missing value for --out: `protofed add-class` needs one", "`protofed add-class -"),
         ("encoder import a.txt --out taken/file", "invalid value 'taken/file' for --out: it exists", "name a new file"),
     ],
 )

@@ -190,7 +190,7 @@ def test_a_time_budget_stops_early_and_says_so(tmp_path: Path) -> None:
     outcome = succeed(tmp_path, "run", *TINY, "--time-budget", "1e-6", "--out", "run", "--quiet")
     result = result_of(tmp_path / "run")
     assert (result["rounds"], result["stopped"]) == (1, "time budget")
-    assert "1 rounds (stopped by time budget)" in outcome.out
+    assert "1 round (stopped by time budget)" in outcome.out
 
 
 def test_a_method_and_a_model_of_ones_own_file(tmp_path: Path) -> None:

@@ -165,10 +165,10 @@ def test_onnx_without_its_packages_says_how_to_get_them(
 def test_forget_and_calibrate_say_what_they_did(tmp_path: Path) -> None:
     succeed(tmp_path, "run", "--method", "fedavg", "--model", "cnn", *SMALL, "--out", "averaged")
     succeed(tmp_path, "run", "--method", "fed3r", "--model", "cnn", *SMALL, "--out", "summed")
-    said = succeed(tmp_path, "forget", "summed", "--client", "1", "--out", "without").out
+    said = succeed(tmp_path, "forget", "summed", "--client", "1").out  # beside the run unless told otherwise
     assert said.startswith("exact: the model is that of a run without client 1")
-    assert said.endswith("exported: without\n")
-    assert protofed.load(tmp_path / "without").card.whose == "averaged"
+    assert said.endswith("exported: summed-without-1\n")
+    assert protofed.load(tmp_path / "summed-without-1").card.whose == "averaged"
     told = json.loads(
         succeed(tmp_path, "calibrate", "averaged", "--out", "mended", "--set", "virtual=20", "--json").out
     )

@@ -290,6 +290,25 @@ def test_a_recurrent_network_is_trained_one_client_after_the_other() -> None:
     assert not any(name.startswith("head.") for name in run.broadcast.weights)
 
 
+class Layered(nn.Module):
+    """A recurrent network that drops between its layers."""
+
+    def __init__(self, shape: Shape, classes: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(shape[2], 4, 2, dropout=0.1, batch_first=True)
+        self.head = nn.Linear(4, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.lstm(x.flatten(1, 2))[0][:, -1])
+        return logits
+
+
+def test_dropout_between_recurrent_layers_is_refused_by_its_name() -> None:
+    with pytest.raises(UserError, match="'Layered' for --model: its forward draws random numbers") as error:
+        build(Layered, SHAPE, 3, 0)
+    assert "the dropout that nn.LSTM and the like have" in str(error.value.hint)
+
+
 # Heads.
 
 

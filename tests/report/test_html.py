@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 
 from protofed import api
 from protofed.errors import UserError
@@ -21,7 +23,7 @@ from protofed.evaluation.snapshot import Snapshot
 from protofed.experiment import Experiment
 from protofed.internal.digests import parse_json
 from protofed.methods import METHODS
-from protofed.report.html import gather, looks, write_report
+from protofed.report.html import figures, gather, looks, write_report
 from protofed.report.html.figures import write_figures
 from protofed.report.html.latex import latex, table_columns, table_environment
 from protofed.report.html.looks import plane
@@ -219,6 +221,10 @@ def test_a_run_that_was_cut_off_is_in_no_mean_no_test_and_no_table(comparison: P
     assert len(data["incomplete"]) == 3
     (line,) = (line for line in latex(data).splitlines() if line.startswith("fedavg"))
     assert not re.search(r"\d", line)
+    axes = Figure().add_subplot()
+    figures._curves(axes, data, data["score"], "rounds")
+    drawn = {line.get_label(): np.asarray(line.get_ydata()).tolist() for line in axes.get_lines()}
+    assert drawn == {"fedproto": data["lines"]["fedproto"][0]["curves"][data["score"]]}  # the seed that ended
 
 
 def test_a_method_from_a_file_is_not_run_again(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from protofed.experiment import Experiment
 from protofed.report import watch
 from protofed.report.terminal import console
 from protofed.report.watch import curve, look, table
+from protofed.runs.failure import FailedRun
 from protofed.runs.folder import RunFolder
 from protofed.server.round import Round
 from protofed.studies.choose_k import ChoiceStudy
@@ -91,7 +92,7 @@ def test_a_comparison_ends_with_its_table(tmp_path: Path) -> None:
     (folder / ".fedavg-seed0.draft-1" / "config.yaml").write_text("half")
     view = look(folder)
     assert ([run.name for run in view.runs], view.waiting, view.ended) == (["local-seed0"], 1, False)
-    assert "1 runs have not begun" in text_of(folder)
+    assert "1 not begun" in text_of(folder)
     begin(folder / "fedavg-seed0").result.write_text("{}")
     assert (look(folder).waiting, look(folder).ended) == (0, False)
     (folder / "compare.json").write_text("{}")
@@ -99,7 +100,7 @@ def test_a_comparison_ends_with_its_table(tmp_path: Path) -> None:
 
 
 def test_a_comparison_of_a_single_run_that_has_not_begun(tmp_path: Path) -> None:
-    assert "1 runs have not begun" in text_of(ask(tmp_path / "one", ComparisonStudy(["local"], EXPERIMENT, 1)))
+    assert "1 not begun" in text_of(ask(tmp_path / "one", ComparisonStudy(["local"], EXPERIMENT, 1)))
 
 
 MINE = "elsewhere/mine.py:Mine"
@@ -127,14 +128,16 @@ def test_a_study_ends_with_its_table(tmp_path: Path, study: Study[Any], waiting:
     assert look(folder).ended == (waiting == 0)
 
 
-def test_of_many_runs_those_that_go_on_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_runs_those_that_go_on_or_failed_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "MOST", 1)
     folder = ask(tmp_path / "sweep", SweepStudy(["local"], EXPERIMENT, 1, grid={"alpha": [0.1, 1, 2]}))
     begin(folder / "first").result.write_text("{}")
-    begin(folder / "second")
+    second = begin(folder / "second")
     shown = text_of(folder)
-    assert "1 runs have ended, 1 runs have not begun" in shown
+    assert "1 ended, 1 not begun" in shown
     assert "second" in shown
+    FailedRun("local", 0, "diverged", "the loss became nan", round=2).write(second.path)
+    assert "diverged (round 2)" in text_of(folder)
     assert "first" not in shown
 
 

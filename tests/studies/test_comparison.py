@@ -19,7 +19,7 @@ def test_a_spread_is_the_mean_and_the_sample_deviation() -> None:
     assert spread.mean == 5.0
     assert spread.std == pytest.approx(13**0.5)
     assert spread.values == [2.0, 4.0, 9.0]
-    assert Spread.of([7.0]) == Spread(7.0, 0.0, [7.0])
+    assert Spread.of([7.0]) == Spread(7.0, None, [7.0])
 
 
 def plan(methods: list[str], seeds: int, experiment: Experiment) -> list[Experiment]:

@@ -161,7 +161,7 @@ def resume_command(
     if kind := kind_of(folder):
         refuse_several()
         study = kind.open(folder)
-        for path in run_folders(folder) if retry_failed else []:
+        for path in run_folders(folder, trials=True) if retry_failed else []:
             forget_failure(path)
         play_study(study, folder, jobs, quiet, as_json)
         return

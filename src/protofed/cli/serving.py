@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -30,6 +31,10 @@ OwnMethod = Annotated[
     ),
 ]
 NewModel = Annotated[Path, typer.Option("--out", metavar="MODEL", help="New folder for the model.")]
+OfRun = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="MODEL", help="New folder for the model. [default: a fresh one beside the run's]"),
+]
 Shown = Annotated[
     int,
     typer.Option(
@@ -47,7 +52,7 @@ RunDir = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run
 @command("export", "export runs/fedproto-digits-seed0 --out model")
 def export_command(
     folder: RunDir,
-    out: NewModel,
+    out: OfRun = None,
     client: Annotated[
         int | None,
         typer.Option(
@@ -72,9 +77,16 @@ def export_command(
     from protofed.serving.export import export
 
     refuse_existing(out)
-    write_export(
-        export(RunFolder.open(folder), client, data and dataset_at("--data", data), examples), out, onnx, as_json
-    )
+    made = export(RunFolder.open(folder), client, data and dataset_at("--data", data), examples)
+    write_export(made, out or _beside(folder, "model"), onnx, as_json)
+
+
+def _beside(folder: Path, what: str) -> Path:
+    """A new folder for a model of a run."""
+    from protofed.runs.folder import fresh_path
+
+    run = folder.resolve()
+    return fresh_path(f"{run.name}-{what}", Path(os.path.relpath(run.parent)))
 
 
 def write_export(made: Exported, out: Path, onnx: bool, as_json: bool) -> None:
@@ -204,11 +216,11 @@ def onboard_command(
     _tell_onboarded(found)
 
 
-@command("forget", "forget runs/fed3r-digits-seed0 --client 2 --out model")
+@command("forget", "forget runs/fed3r-digits-seed0 --client 2")
 def forget_command(
     folder: RunDir,
     client: Annotated[int, typer.Option("--client", metavar="INT", help="The client to take out of the model.")],
-    out: NewModel,
+    out: OfRun = None,
     as_json: Json = False,
 ) -> None:
     """Take a client out of what a run's server holds, and export the model without it."""
@@ -217,6 +229,7 @@ def forget_command(
 
     refuse_existing(out)
     made, found = forget(RunFolder.open(folder), client)
+    out = out or _beside(folder, f"without-{client}")
     made.write(out)
     if as_json:
         print(found.to_json(), end="")
@@ -228,10 +241,10 @@ def forget_command(
     print(f"exported: {out}")
 
 
-@command("calibrate", "calibrate runs/fedavg-digits-seed0 --out model")
+@command("calibrate", "calibrate runs/fedavg-digits-seed0")
 def calibrate_command(
     folder: RunDir,
-    out: NewModel,
+    out: OfRun = None,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -245,6 +258,7 @@ def calibrate_command(
     how = build_method(CALIBRATES, parameters_from(set_))
     assert isinstance(how, Calibrating)
     made, found = calibrate(RunFolder.open(folder), how)
+    out = out or _beside(folder, "calibrated")
     made.write(out)
     if as_json:
         print(found.to_json(), end="")

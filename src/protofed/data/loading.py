@@ -112,11 +112,12 @@ def load(
     return replace(dataset, train=dataset.train.take(torch.arange(train_size)))
 
 
-def check_name(name: str) -> None:
+def check_name(name: str, argument: str = "--dataset") -> None:
     """Refuse a name that is no dataset's; whether its files are there is not asked.
 
     Args:
         name: a name that `protofed datasets` lists, or a kind of a user's own data and its path, such as `folder:PATH`.
+        argument: what gave the name.
 
     Raises:
         UserError: there is no such dataset; the error suggests the nearest name.
@@ -135,7 +136,7 @@ def check_name(name: str) -> None:
     """
     kind, _, path = name.partition(":")
     if name not in DATASETS and not (path and kind in KINDS) and not is_made(name):
-        raise unknown("--dataset", name, (*DATASETS, *(f"{kind}:PATH" for kind in KINDS)), see="protofed datasets")
+        raise unknown(argument, name, (*DATASETS, *(f"{kind}:PATH" for kind in KINDS)), see="protofed datasets")
 
 
 def is_made(name: str) -> bool:

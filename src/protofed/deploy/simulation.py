@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from protofed.deploy.flower_app import write_app
 from protofed.deploy.follow_run import play
 from protofed.deploy.processes import SIMULATION, connect, free_port, running, tool, until_listening
 from protofed.deploy.server_settings import Settings
+from protofed.errors import misused
 from protofed.experiment import Experiment, with_absolute_paths
 from protofed.server.round import Round
 
 
 def simulate(experiment: Experiment, out: Path, each: Callable[[Round], None]) -> None:
     """A run with one simulated node a client; everything it needs is gone afterwards, except the run folder."""
+    if find_spec("ray") is None:  # Flower would only say that something failed
+        why = "the simulation needs the package ray"
+        raise misused("--engine flower-sim", why, hint="pip install 'protofed[simulation]'")
     with tempfile.TemporaryDirectory(prefix="protofed-") as place:
         folder, port = Path(place), free_port()
         home, log = folder / "home", folder / "superlink.log"

@@ -462,11 +462,14 @@ class Engine(ABC):
             for group in self.groups
         ]
         if any(layout != shared[0] for layout in shared):
-            raise UserError(
-                "--model",
-                self.experiment.model,
-                f"{self.method.name} averages weights, so all clients need one architecture",
-            )
+            why = f"{self.method.name} averages weights, so all clients need one architecture"
+            if all(layout.keys() == shared[0].keys() for layout in shared):  # such as the head alone
+                name = next(name for name, shape in shared[0].items() if any(one[name] != shape for one in shared))
+                shapes = " and ".join(dict.fromkeys(str(layout[name]) for layout in shared))
+                why = (
+                    f"{self.method.name} averages {name}, so all clients need one architecture; its shapes are {shapes}"
+                )
+            raise UserError("--model", self.experiment.model, why)
 
     def _check_finite(self, members: Sequence[int], losses: Losses, means: Tensor, clock: Clock) -> None:
         if bool(means.isfinite().all()):  # a mean is finite only if all of its terms are

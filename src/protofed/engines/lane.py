@@ -6,6 +6,7 @@ table by a counter on the device, so nothing is asked of the host while clients 
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -342,6 +343,10 @@ class Lane:
     def _kept(self, present: slice) -> list[Tensor]:
         """The lane's own tensors, as `_frozen` has put them there."""
         return [*tree_leaves(_shared(self.turns)), *(v[present] for v in tree_leaves(_personal(self.turns)))]
+
+
+# For developers of torch: layers, such as attention, that vmap runs client by client. Nobody else can mend it.
+warnings.filterwarnings("ignore", "There is a performance drop because we have not yet implemented the batching rule")
 
 
 def for_all_clients(one_client: Any, *mapped: Any, shared: Sequence[Any] = ()) -> Any:

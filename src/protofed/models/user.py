@@ -190,7 +190,9 @@ def _check_training(module: nn.Module, x: Tensor) -> None:
         _run(trial, x)
         if not torch.equal(before, torch.get_rng_state()):
             why = f"its forward draws random numbers; of those only {HANDLED} are handled"
-            raise _refusal(module, why, "nn.Dropout in place of F.dropout draws by the key of the step")
+            own = any(isinstance(layer, nn.RNNBase) and layer.dropout for layer in trial.modules())
+            place = "the dropout that nn.LSTM and the like have between layers" if own else "F.dropout"
+            raise _refusal(module, why, f"nn.Dropout in place of {place} draws by the key of the step")
     for name, layer in trial.named_modules():
         old = dict(module.get_submodule(name).named_buffers(recurse=False))
         changed = any(not torch.equal(old[key], new) for key, new in layer.named_buffers(recurse=False))

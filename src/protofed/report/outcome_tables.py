@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import singledispatch
 
 from protofed.evaluation.names import CLASS, lower_is_better, split_name, with_metric
+from protofed.internal.words import counted
 from protofed.report.terminal import TITLES, TextTable, model_of, size
 from protofed.runs.result import common_score
 from protofed.studies.choose_k import Choice
@@ -53,7 +54,7 @@ def comparison_table(comparison: Comparison) -> TextTable:
     about = "no run came to its end"
     if comparison.results:
         first = comparison.results[0]
-        about = f"{first.dataset}, {first.split}, {first.clients} clients, {model_of(first)}"
+        about = f"{first.dataset}, {first.split}, {counted(first.clients, 'client')}, {model_of(first)}"
     more = further_columns(comparison.rows)
     ended = ["runs"] if comparison.failures else []
     tuned = {one.method: [text_of(one.chosen) or "–", one.cost] for one in comparison.tuned}
@@ -77,7 +78,7 @@ def comparison_table(comparison: Comparison) -> TextTable:
     return TextTable(
         ("method", *names, *more.values(), "up a round", "down a round", "seconds", *chosen, *ended),
         rows,
-        title=f"{about}; {comparison.rows[0].seeds} seeds, last round",
+        title=f"{about}; {counted(comparison.rows[0].seeds, 'seed')}, last round",
         caption=about_scores(names) + "".join(promised),
     )
 
@@ -108,7 +109,7 @@ def sweep_table(sweep: Sweep) -> TextTable:
     return TextTable(
         (*sweep.grid, "method", *names, *found.values(), *more),
         lines,
-        title=f"{common}; {rows[0].seeds} seeds, last round".removeprefix("; "),
+        title=f"{common}; {counted(rows[0].seeds, 'seed')}, last round".removeprefix("; "),
         caption=about_scores(names),
         align="r" * len(sweep.grid) + "lr",
         keys=len(sweep.grid) + 1,
@@ -150,12 +151,12 @@ def choice_table(choice: Choice) -> TextTable:
     rows = []
     for found in choice.candidates:
         silhouette = found.silhouette
-        cell = "–" if silhouette is None else f"{silhouette.mean:.3f}±{silhouette.std:.3f}"
-        rows.append([str(found.k), f"{found.accuracy.mean:.2f}±{found.accuracy.std:.2f}", cell])
+        cell = "–" if silhouette is None else silhouette.text(3)
+        rows.append([str(found.k), found.accuracy.text(2), cell])
     return TextTable(
         ("K", "own/val/nearest", "silhouette"),
         rows,
-        title=f"{choice.method}, {choice.dataset}; {len(choice.lead.values)} seeds",
+        title=f"{choice.method}, {choice.dataset}; {counted(len(choice.lead.values), 'seed')}",
         caption="accuracy in % on held-out training data; silhouette within classes, trained with K = 1",
         align="r",
         bold=[number for number, found in enumerate(choice.candidates) if found.k == choice.k],
@@ -185,7 +186,7 @@ def accuracy_cell(row: MethodRow, name: str) -> str:
     spread = row.accuracy.get(name)
     if spread is None:
         return "–"
-    return f"{spread.mean:.1f}±{spread.std:.1f}{'*' if name in row.diagnostic else ''}"
+    return f"{spread.text(1)}{'*' if name in row.diagnostic else ''}"
 
 
 def further_columns(rows: Sequence[MethodRow]) -> dict[str, str]:
@@ -201,6 +202,11 @@ def further_cells(row: MethodRow, names: Iterable[str]) -> list[str]:
 
 def ended_cell(row: MethodRow) -> str:
     """How the runs of a row ended; those that failed are in none of its numbers."""
-    if not row.failed:
+    return ended_text(row.failed, row.seeds)
+
+
+def ended_text(failed: Sequence[str], runs: int) -> str:
+    """How so many runs ended, of which some may have failed."""
+    if not failed:
         return "ended"
-    return row.failed[0] if len(row.failed) == row.seeds else f"{row.failed[0]}, {len(row.failed)} of {row.seeds}"
+    return failed[0] if len(failed) == runs else f"{failed[0]}, {len(failed)} of {runs}"

@@ -87,7 +87,7 @@ def sweep_figure(sweep: Sweep) -> Figure:
         axes.errorbar(
             [places[values.index(cell.setting[first])] for cell in having],
             [spread.mean for spread in spreads],
-            yerr=[spread.std for spread in spreads],
+            yerr=[spread.std or 0.0 for spread in spreads],
             color=style.colour,
             linestyle=style.dashes,
             marker=style.marker,

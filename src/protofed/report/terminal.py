@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from protofed.evaluation.names import worst_of
+from protofed.internal.words import counted
 from protofed.runs.network_label import OWN
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def result_table(result: Result) -> TextTable:
     limit = "" if r.stopped == "rounds" else f" (stopped by {r.stopped})"
     promised = "" if r.guarantee is None else f"\n{r.guarantee}"
     start = "" if r.drawn_anew is None else f"\ninitial weights from a file, but for {', '.join(r.drawn_anew)}"
-    spent = f"{r.rounds} rounds{limit}, {r.seconds:.1f} s, {size(r.bytes_up)} up, {size(r.bytes_down)} down"
+    spent = f"{counted(r.rounds, 'round')}{limit}, {r.seconds:.1f} s, {size(r.bytes_up)} up, {size(r.bytes_down)} down"
     told = {title: getattr(r, name) for name, title in TITLES.items()}
     spent += "".join(f", {title} {number:.3g}" for title, number in told.items() if number is not None)
     rows = []
@@ -217,7 +218,7 @@ def data_of(result: Result) -> str:
     """What a run was trained on, and by how many."""
     if result.split == OWN:
         return result.dataset
-    return f"{result.dataset}, {result.split}, {result.clients} clients"
+    return f"{result.dataset}, {result.split}, {counted(result.clients, 'client')}"
 
 
 def drift_table(drift: Mapping[str, Mapping[str, float]]) -> TextTable:

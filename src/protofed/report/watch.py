@@ -20,7 +20,7 @@ WIDTH = 8
 """Characters of a curve."""
 
 MOST = 40
-"""Of more runs a terminal shows only those that are going on."""
+"""Of more runs a terminal does not show those that came to their end."""
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,15 @@ def _run(path: Path, name: str) -> Watched:
 
 def table(view: View) -> TextTable:
     """A row per run; every accuracy of a single one below it."""
-    below = f"{view.waiting} runs have not begun" if view.waiting else ""
+    below = f"{view.waiting} not begun" if view.waiting else ""
     if len(view.runs) == 1 and not view.waiting:
         below = ", ".join(f"{name} {value:.1f}" for name, value in view.runs[0].accuracy.items())
-    going = [run for run in view.runs if not run.ended]
+    shown = view.runs
     if len(view.runs) > MOST:
-        below = f"{len(view.runs) - len(going)} runs have ended, {below}".removesuffix(", ")
+        shown = [run for run in view.runs if run.state != "ended"]
+        below = f"{len(view.runs) - len(shown)} ended, {below}".removesuffix(", ")
     rows = []
-    for run in going if len(view.runs) > MOST else view.runs:
+    for run in shown:
         loss = f"{run.losses[-1]:.3f}" if run.losses else ""
         score = f"{run.scores[-1]:.1f}" if run.scores else ""
         left = run.failure or run.state if run.state != "going on" else ""

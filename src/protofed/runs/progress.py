@@ -10,6 +10,7 @@ from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from protofed.internal.words import counted
 from protofed.runs.failure import FailedRun
 from protofed.runs.result import Result
 from protofed.server.round import Round
@@ -130,7 +131,7 @@ class Lines(Progress):
         """What is run by which engine; then, of a single run, every round."""
         name = self._numbered(standing.label)
         if standing.loss is None:
-            _say(f"{name}: {standing.rounds} rounds, {standing.engine}")
+            _say(f"{name}: {counted(standing.rounds, 'round')}, {standing.engine}")
         elif self.runs == 1:
             left = f"{standing.seconds_left:.0f} s left" if standing.seconds_left else ""
             parts = (f"round {standing.done}/{standing.rounds}", standing.score, f"loss {standing.loss:.3f}", left)
@@ -142,7 +143,7 @@ class Lines(Progress):
         self.played += name in self.numbers  # the others were complete before
         self.finished += 1
         score = f"{result.score} {result.accuracy[result.score].last:.1f} %"
-        _say(f"{self._numbered(name)}: {score} after {result.rounds} rounds{self._left()}")
+        _say(f"{self._numbered(name)}: {score} after {counted(result.rounds, 'round')}{self._left()}")
 
     def fail(self, failed: FailedRun) -> None:
         """What happened to the run."""

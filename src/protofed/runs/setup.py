@@ -13,6 +13,7 @@ import torch
 from protofed.data.build import dataset_of, drift_of, federation_of
 from protofed.data.drift import Drift
 from protofed.data.federation import Federation
+from protofed.data.loading import check_name
 from protofed.engines.base import Engine
 from protofed.engines.client_group import group_clients
 from protofed.engines.distributed import ALONE, Ranks
@@ -157,6 +158,8 @@ def _check_patience(experiment: Experiment, federation: Federation, strictly: bo
 
 def _public_images(experiment: Experiment, method: Method, encoder: Encoder | None) -> torch.Tensor | None:
     """The public, unlabelled images of a method that needs some."""
+    if experiment.public is not None:
+        check_name(experiment.public, "--public")  # of a comparison whose other methods need none, too
     exchange = exchange_of(method)
     if exchange is None and not method.uses_public:
         return None

@@ -77,8 +77,9 @@ class Choice:
 
     def notes(self) -> list[str]:
         """The choice in words: a sentence for each criterion, and a warning."""
-        seeds = len(self.lead.values)
-        spread = f"± {self.lead.std:.2f} over {seeds} seeds" if seeds > 1 else "with a single seed, which has no spread"
+        spread = "with a single seed, which has no spread"
+        if self.lead.std is not None:
+            spread = f"± {self.lead.std:.2f} over {len(self.lead.values)} seeds"
         how = {"clear": "a clear lead", "slight": "a slight lead", "none": "no lead to speak of"}[self.certainty]
         sentences = [f"validation accuracy: K = {self.k}, {self.lead.mean:.2f} above K = {self.next_k} {spread}: {how}"]
         agree = "it agrees" if self.silhouette_k == self.k else "it does not agree"
@@ -167,8 +168,7 @@ def best_of(accuracy: Mapping[int, Spread]) -> tuple[int, int, Spread]:
 
 def certainty(lead: Spread) -> Certainty:
     """Clear if the lead is more than its spread over seeds, slight if more than its mean's standard error."""
-    seeds = len(lead.values)
-    if seeds == 1 or lead.mean <= lead.std / seeds**0.5:
+    if lead.std is None or lead.mean <= lead.std / len(lead.values) ** 0.5:
         return "none"
     return "clear" if lead.mean > lead.std else "slight"
 

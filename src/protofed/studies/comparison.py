@@ -110,10 +110,10 @@ class Comparison:
         >>> row = MethodRow("fedproto", score, [1], {score: Spread.of([50.0])}, [], other, other, other)
         >>> print(Comparison([Result.read(Path("digits"))], [row]).to_csv().strip())
         method,quantity,mean,std,seeds
-        fedproto,own/own/nearest,50.0,0.0,1
-        fedproto,bytes_up_per_round,0.0,0.0,1
-        fedproto,bytes_down_per_round,0.0,0.0,1
-        fedproto,seconds,0.0,0.0,1
+        fedproto,own/own/nearest,50.0,,1
+        fedproto,bytes_up_per_round,0.0,,1
+        fedproto,bytes_down_per_round,0.0,,1
+        fedproto,seconds,0.0,,1
     """
 
     results: list[Result]
@@ -314,7 +314,7 @@ def rows_of(endings: Sequence[Ending]) -> list[MethodRow]:
         runs, failures = parted(some)
         failed = [one.short for one in failures]
         if not runs:
-            none = Spread(0.0, 0.0, [])
+            none = Spread(0.0, None, [])
             rows.append(MethodRow(method, score_of(method), [], {}, [], none, none, none, failed=failed))
             continue
         names = {name: found for run in runs for name, found in run.accuracy.items()}

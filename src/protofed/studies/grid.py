@@ -166,7 +166,7 @@ def check_names(
         if is_option(name) and bare in OPTIONS and bare not in known:
             raise UserError(flag, name, "it cannot be varied here", hint=f"it may be {', '.join(sorted(allowed))}")
         if bare not in known:
-            raise unknown(flag, bare, known, see="protofed run --help")
+            raise unknown(flag, bare, known, see="protofed run --help" if {*known} & {*allowed} else None)
         if name in OPTIONS and name in owners:
             why = f"it is an option and a parameter of {owners[name]}"
             raise UserError(flag, name, why, hint=f"write option.{name} or params.{name}")

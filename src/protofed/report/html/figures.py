@@ -20,6 +20,12 @@ SIZE = (3.4, 2.5)
 FORMATS = ("pdf", "svg", "png")
 """Of a figure; LaTeX includes the first."""
 
+OVER = {"rounds": "rounds", "bytes": "bytes sent, up and down", "seconds": "seconds"}
+"""What curves are drawn over, in words."""
+
+LINES = 10
+"""Lines of a study that a figure of that size has room to name; with more it is taller, and names stand beside it."""
+
 NUMBERED = 20
 """Rows and columns of a heat map up to which numbers in its cells can be read, and classes up to which a key can."""
 
@@ -40,11 +46,12 @@ def write_figures(data: Mapping[str, Any], folder: Path, columns: Sequence[str] 
     captions: dict[str, str] = {}
 
     def add(name: str, caption: str, draw: Callable[[Axes], None]) -> None:
-        made.extend(_figure(folder, name, draw))
+        made.extend(_figure(folder, name, draw, height if name in named else SIZE[1]))
         captions[name] = caption
 
     score = data["score"]
-    for over, words in (("rounds", "rounds"), ("bytes", "bytes sent, up and down"), ("seconds", "seconds")):
+    named, height = (*(f"curves-{over}" for over in OVER), "clients"), max(SIZE[1], 0.11 * len(data["lines"]))
+    for over, words in OVER.items():
         if score:
             caption = f"{score} in percent over {words}: {spread_of(data)}."
             add(f"curves-{over}", caption, partial(_curves, data=data, score=score, over=over))
@@ -72,12 +79,12 @@ def write_figures(data: Mapping[str, Any], folder: Path, columns: Sequence[str] 
     return [*made, folder / "figures.tex", folder / "tables.tex"]
 
 
-def _figure(folder: Path, name: str, draw: Callable[[Axes], None]) -> list[Path]:
+def _figure(folder: Path, name: str, draw: Callable[[Axes], None], height: float) -> list[Path]:
     """In all formats. Fonts stay fonts: journals refuse outlines in a PDF, and text in an SVG can be edited."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=SIZE, layout="constrained")
+    figure = Figure(figsize=(SIZE[0], height), layout="constrained")
     axes = figure.add_subplot()
     axes.tick_params(labelsize=7)
     draw(axes)
@@ -90,9 +97,10 @@ def _figure(folder: Path, name: str, draw: Callable[[Axes], None]) -> list[Path]
 
 def _curves(axes: Axes, data: Mapping[str, Any], score: str, over: str) -> None:
     import numpy as np
+    from matplotlib.ticker import MaxNLocator
 
     styles = palette(data["lines"])
-    for label, runs in data["lines"].items():
+    for label, runs in _ended(data["lines"]).items():
         having = [run for run in runs if score in run["curves"]]
         if not having:
             continue
@@ -107,18 +115,30 @@ def _curves(axes: Axes, data: Mapping[str, Any], score: str, over: str) -> None:
             axes.fill_between(x, mean - std, mean + std, color=style.colour, alpha=0.18, linewidth=0)
     axes.set_xlabel({"rounds": "round"}.get(over, over), fontsize=8)
     axes.set_ylabel(f"{score}, %", fontsize=8)
+    if over == "rounds":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=6)
+    if len(data["lines"]) > LINES:
+        axes.legend(fontsize=5, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    else:
+        axes.legend(fontsize=6)
+
+
+def _ended(lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """The runs that came to their end, for no other is in a figure; or all, if none did."""
+    ended = {label: [run for run in runs if run["complete"]] for label, runs in lines.items()}
+    return {label: runs for label, runs in ended.items() if runs} or lines
 
 
 def _clients(axes: Axes, data: Mapping[str, Any], score: str) -> None:
     styles = palette(data["lines"])
-    found = {label: runs[0]["clients"][score] for label, runs in data["lines"].items() if score in runs[0]["clients"]}
+    first = {label: runs[0]["clients"] for label, runs in _ended(data["lines"]).items()}
+    found = {label: clients[score] for label, clients in first.items() if score in clients}
     for number, (label, values) in enumerate(found.items()):
         heights = [number + ((client * 7) % 11 - 5) / 30 for client in range(len(values))]
         axes.scatter(values, heights, s=8, alpha=0.6, color=styles[label].colour, label=label)
         axes.plot([sum(values) / len(values)] * 2, [number - 0.3, number + 0.3], color="black", linewidth=1.2)
-    axes.set_yticks(range(len(found)), list(found), fontsize=7)
+    axes.set_yticks(range(len(found)), list(found), fontsize=5 if len(found) > LINES else 7)
     axes.set_xlabel(f"{score} of a client, %", fontsize=8)
 
 
