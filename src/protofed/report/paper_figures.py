@@ -109,7 +109,7 @@ def _lines(axes: Axes, rows: Sequence[ReproducedCell], outcome: Reproduction, wh
             places = [values.index(_varied(row, varied)[2]) for row in mine]
             found = [row.ours for row in mine if row.ours is not None]
             look: dict[str, Any] = {"color": style.colour, "linestyle": style.dashes, "marker": style.marker}
-            means, spreads = [one.mean for one in found], [one.std for one in found]
+            means, spreads = [one.mean for one in found], [one.std or 0.0 for one in found]
             axes.errorbar(places, means, yerr=spreads, capsize=2, markersize=4, label=method, **look)
     if what == "values":
         axes.set_xticks(range(len(values)), values)
