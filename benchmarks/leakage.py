@@ -90,6 +90,12 @@ PROBES: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"fedavg, a step with {number}": ("fedavg", {}) for number in BATCHES},
 }
 
+ALL_ROUNDS: dict[str, tuple[str, dict[str, Any], dict[str, Protection]]] = {
+    "fedproto, all rounds": ("fedproto", {}, {name: VECTORS[name] for name in ("as it is", "noise 0.05", "noise 0.5")}),
+    "fedavg, all rounds": ("fedavg", {}, WEIGHTS),
+}
+"""Probes of somebody who has seen every round."""
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Who holds what, and the uploads of a real run
@@ -135,11 +141,7 @@ class Round(NamedTuple):
     clock: Clock
     uploads: Upload
     trained: Trained
-
-    @property
-    def sent(self) -> Broadcast:
-        """What the server had sent."""
-        return self.run.broadcast
+    sent: Broadcast  # what the server had sent
 
 
 def play(experiment: Experiment, federation: Federation) -> Round:
@@ -151,7 +153,25 @@ def play(experiment: Experiment, federation: Federation) -> Round:
     clock = Clock(experiment.rounds - 1, experiment.rounds, who, federation.total, experiment.seed)
     with process_settings(run.experiment), patch.object(run.engine, "upload", wraps=run.engine.upload) as watched:
         uploads = run.engine.round(who, run.broadcast, clock).uploads
-    return Round(run, clock, uploads, watched.call_args.args[0])
+    return Round(run, clock, uploads, watched.call_args.args[0], run.broadcast)
+
+
+def watch(experiment: Experiment, federation: Federation) -> list[Round]:
+    """All rounds of a run, each as the server sees it."""
+    run, seen = new_run(experiment, federation=federation), list[Round]()
+    made = run.engine.upload
+
+    def upload(trained: Trained, *rest: Any) -> Any:
+        found = made(trained, *rest)
+        who = tuple(range(federation.total))
+        clock = Clock(len(run.history), experiment.rounds, who, federation.total, experiment.seed)
+        seen.append(Round(run, clock, found[0], trained, run.broadcast))
+        return found
+
+    with patch.object(run.engine, "upload", upload):
+        for _ in range(experiment.rounds):
+            run.play_round()
+    return seen
 
 
 def encoder(run: Run, weights: Mapping[str, Tensor]) -> Encode:
@@ -456,6 +476,64 @@ def weights_probe(played: Round, place: World) -> Found:
     return tally.means()
 
 
+def rounds_probe(rounds: Sequence[Round], place: World, protections: Mapping[str, Protection]) -> Found:
+    """Membership by what one round tells, and by the sum over all: noise is drawn anew in each."""
+    tally = Tally()
+    for protection, how in protections.items():
+        told_by = [_weights_tell(one, how) if one.uploads.weights else _means_tell(one, how) for one in rounds]
+        for client, holder in rounds[0].run.federation.members.items():
+            for label in holder.train.labels.bincount().nonzero().flatten().tolist():
+                images, decoys = holder.train.x[holder.train.labels == label] / 255, place.decoys[label]
+                each = [[tell(some, client, label) for some in (images, decoys)] for tell in told_by]
+                whole = [torch.stack(some).sum(0) for some in zip(*each, strict=True)]
+                for row, (scores, others) in (("the last round", each[-1]), ("all rounds", whole)):
+                    tally.add([row], protection, "auc", above(scores, others))
+                    tally.add([row], protection, "tpr", told(scores, others))
+    return tally.means()
+
+
+Tell = Callable[[Tensor, int, int], Tensor]
+"""How much a round says that images were a client's, of a class [n]."""
+
+
+def _means_tell(played: Round, how: Protection) -> Tell:
+    """How near their features are to the class mean that was sent; the encoder is known."""
+    ((name, uploaded),) = played.uploads.prototypes.items()
+    clip = float(uploaded.vectors[uploaded.filled].norm(dim=-1).median())
+    sent = protected(uploaded, how, clip, generator(played.clock.seed, "leakage", "rounds", name, played.clock.round))
+    weights = [{key: value[row] for key, value in played.trained.weights.items()} for row in played.clock.who]
+
+    @torch.no_grad()
+    def tell(images: Tensor, client: int, label: int) -> Tensor:
+        features = encoder(played.run, weights[client])(images)
+        near: Tensor = (features - sent.vectors[client, label, 0]).norm(dim=-1)
+        return -near
+
+    return tell
+
+
+def _weights_tell(played: Round, how: Protection) -> Tell:
+    """How much their loss fell in the round."""
+    run, sent = played.run, played.sent.weights
+    before = _flat(sent)
+    deltas = torch.stack([_flat(played.uploads.weights, row) - before for row in played.clock.who])
+    draws = generator(played.clock.seed, "leakage", "rounds", "weights", played.clock.round)
+    clip = float(deltas.norm(dim=1).median())
+    seen = before + (deltas if how.sigma is None else noised(deltas, clip, how.sigma, draws))
+
+    @torch.no_grad()
+    def tell(images: Tensor, client: int, label: int) -> Tensor:
+        inputs = run.engine.groups[0].inputs(255 * images)
+        truth = torch.full((len(images),), label)
+        first, then = (
+            cross_entropy(run.engine.net(run.engine.groups[0], _like(one, sent))(inputs, train=False).logits, truth)
+            for one in (before, seen[client])
+        )
+        return first - then
+
+    return tell
+
+
 def step_probe(played: Round, place: World) -> Found:
     """The images of a client's only step, from what it did to the first layer."""
     run, sent, uploads = played.run, played.sent.weights, played.uploads.weights
@@ -492,7 +570,7 @@ def _like(vector: Tensor, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def measure(probe: str, dataset: str, data_dir: Path | None, model: str, seed: int) -> Found:
     """One probe of one seed."""
-    method, params = PROBES[probe]
+    method, params = PROBES[probe] if probe in PROBES else ALL_ROUNDS[probe][:2]
     given: dict[str, Any] = {"method": method, "params": params, "dataset": dataset, "model": model, "seed": seed}
     experiment = Experiment(**given, engine="sequential", device="cpu", clients=CLIENTS, eval_every=10**6, **TRAINING)
     client, label = torch.arange(CLIENTS).unsqueeze(1), torch.arange(10)
@@ -502,6 +580,8 @@ def measure(probe: str, dataset: str, data_dir: Path | None, model: str, seed: i
         experiment = replace(experiment, model="mlp", rounds=1, epochs=1)
         return step_probe(play(experiment, place.federation), place)
     place = world(dataset, data_dir, torch.tensor(SIZES)[(label + client) % len(SIZES)], seed)
+    if probe in ALL_ROUNDS:
+        return rounds_probe(watch(experiment, place.federation), place, ALL_ROUNDS[probe][2])
     played = play(experiment, place.federation)
     if method == "fedavg":
         return weights_probe(played, place)
@@ -647,8 +727,27 @@ def section(found: Found, setting: str) -> str:
                     )
                 ],
             ),
+            *_rounds_section(of),
         ]
     )
+
+
+def _rounds_section(of: Results) -> list[str]:
+    """What an observer of all rounds learns, where that was measured."""
+    found = []
+    for probe, what in (
+        ("fedproto, all rounds", "class means (FedProto), encoder known"),
+        ("fedavg, all rounds", "weights (FedAvg)"),
+    ):
+        if of.values(probe, "all rounds", "auc"):
+            names = ALL_ROUNDS[probe][2]
+            lines = [[what, row, of.text(probe, row, "tpr"), *of.texts(probe, row, "auc", names)] for row in ROUNDS]
+            found.append(markdown(["what is sent", "seen", "at 1 %", *names], lines))
+    about = f"**An observer of all {TRAINING['rounds']} rounds** adds up what each tells; noise is drawn anew in each."
+    return [about, *found] if found else []
+
+
+ROUNDS = ("the last round", "all rounds")
 
 
 def claims(of: Results) -> list[tuple[str, bool]]:
@@ -717,7 +816,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-dir", type=Path, help="folder with MNIST, which is taken then instead of the digits")
     parser.add_argument("--model", default="mlp")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", nargs="+", choices=PROBES, default=list(PROBES), metavar="PROBE")
+    probes = [*PROBES, *ALL_ROUNDS]
+    parser.add_argument("--only", nargs="+", choices=probes, default=probes, metavar="PROBE")
     parser.add_argument("--out", type=Path, default=Path("runs/leakage.json"), help="what it holds is kept")
     parser.add_argument("--page", type=Path, help="Markdown page whose marked part is written anew")
     asked = parser.parse_args(words)

@@ -1,6 +1,7 @@
-"""python -m benchmarks.trust: accuracy without attack, attacked, and attacked and defended, for docs/security.md.
+"""python -m benchmarks.trust: what attackers who may know the defence cost with `--defence default` (docs/trust.md).
 
-One process a core; a cell that the JSON file has is not played again, so it can be stopped and continued.
+One process a core; a cell that the JSON file has is not played again, so it can be stopped and continued. The settings
+of training were fixed before the first defended run; constants of the defence were chosen on other seeds.
 """
 
 from __future__ import annotations
@@ -22,35 +23,69 @@ from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
 from protofed.runs.progress import Progress
 from protofed.trust.attacks import ATTACKS
-from protofed.trust.tailored_attacks import TAILORED
 
-METHODS = ("fedavg", "fedproto", "mp-fedcl", "fedplcc", "fedsc")
+METHODS = ("fedavg", "fedproto", "mp-fedcl", "fedplcc", "fedsc", "fednh")
 PARAMS = {"fedplcc": {"lambda1": 1.0}}  # its value on DomainNet: with 100 an MLP's loss does not stay finite
 COMMON: dict[str, Any] = {
     **{"clients": 20, "attackers": 0.2, "rounds": 20, "eval_every": 20, "min_size": 5},
-    **{"epochs": 5, "batch_size": 16},
+    **{"alpha": 0.5, "batch_size": 16, "epochs": 5, "engine": "stacked"},
 }
-DATASETS: dict[str, dict[str, Any]] = {
-    "digits": {"dataset": "digits", "model": "mlp"},
-    "mnist": {"dataset": "mnist", "model": "cnn", "train_size": 4000},
+ONCE: dict[str, Any] = {"epochs": 1, "lr": 0.05}
+"""A fifth of the steps at five times the rate: a round moves a model as far."""
+MNIST: dict[str, Any] = {"dataset": "mnist", "train_size": 4000}
+
+
+class Setting(NamedTuple):
+    """Data, model and training."""
+
+    about: str
+    options: Mapping[str, Any]
+    promised: bool = True  # whether what is lost is bounded, or reported as it is
+
+
+SETTINGS: dict[str, Setting] = {
+    "digits-mlp": Setting("digits, `mlp`, 5 epochs", {"dataset": "digits"}),
+    "digits-mlp-1": Setting("digits, `mlp`, 1 epoch", {"dataset": "digits", **ONCE}),
+    "mnist-mlp": Setting("MNIST, `mlp`, 5 epochs", MNIST),
+    "mnist-mlp-1": Setting("MNIST, `mlp`, 1 epoch", {**MNIST, **ONCE}),
+    "digits-cnn": Setting("digits, `cnn`, 5 epochs", {"dataset": "digits", "model": "cnn", "lr": 0.03}),
+    "digits-cnn-1": Setting("digits, `cnn`, 1 epoch", {"dataset": "digits", "model": "cnn", **ONCE, "lr": 0.1}),
+    "mnist-cnn": Setting("MNIST, `cnn`, 5 epochs", {**MNIST, "model": "cnn"}),
+    "mnist-cnn-1": Setting("MNIST, `cnn`, 1 epoch", {**MNIST, "model": "cnn", **ONCE}),
+    "default": Setting(
+        "digits, `mlp`, the library's default options, far from trained",
+        {"epochs": 1, "batch_size": 32},
+        promised=False,
+    ),
+    "digits-mlp-0.1": Setting("digits, `mlp`, 5 epochs, Dir(0.1)", {"dataset": "digits", "alpha": 0.1}, promised=False),
+    "domains": Setting(
+        "digit-domains, `mlp`, 5 epochs, a domain a client",
+        {"dataset": "digit-domains", "split": "domains", "train_size": 4000},
+        promised=False,
+    ),
 }
-PLAIN = [name for name, attack in ATTACKS.items() if attack not in TAILORED]
-ALPHAS = (0.5, 0.05)
-SEEDS = 3
-DEFENCE = "outliers"
-PROMISED = ("label-flip", "sign-flip", "scaled-prototypes", "random-prototypes", "stale-replay")
-"""What the default defence must stop, at α = 0.5: within LOST points of the run without attack."""
+SEEDS = {"default": (0, 1, 31)}
+USUAL = (0, 1, 2)
+ORDER = (
+    *("none", "adaptive", "sign-flip", "declared", "cones", "sybils", "label-flip", "quiet-backdoor", "slow-drift"),
+    *("inside", "split", "impossible-state", "alie", "min-max", "min-sum", "ipm", "scaled-prototypes"),
+    *("random-prototypes", "stale-replay", "free-rider", "collusion", "backdoor"),
+)
+"""Attacks, those first of which most is expected: a table that was stopped has these."""
+DEFENCE = "default"
 LOST = 5.0
+"""Points that any attack may cost under the defence, where something is promised."""
 COST = 2.0
-"""Points that it may lose without attack."""
+"""Points that the defence may lose without attack."""
 BEGIN, END = "<!-- begin: written by python -m benchmarks.trust -->", "<!-- end: trust -->"
+
+Known = Mapping[str, Mapping[str, Any]]
 
 
 class Cell(NamedTuple):
     """One run."""
 
-    dataset: str
-    alpha: float
+    setting: str
     method: str
     attack: str
     defence: str
@@ -61,32 +96,45 @@ class Cell(NamedTuple):
         """Its name in the file."""
         return "|".join(map(str, self))
 
-    def experiment(self, data_dir: str | None) -> Experiment:
+    def experiment(self, data_dir: str | None, device: str = "auto") -> Experiment:
         """What is run."""
-        own = {"method": self.method, "params": PARAMS.get(self.method, {}), "alpha": self.alpha, "seed": self.seed}
+        own = {"method": self.method, "params": PARAMS.get(self.method, {}), "seed": self.seed}
         trust = {"attack": self.attack, "defence": self.defence}
-        machine = {"data_dir": data_dir if self.dataset != "digits" else None, "threads": 1}
-        return Experiment.from_mapping({**COMMON, **DATASETS[self.dataset], **own, **trust, **machine})
+        options = dict(SETTINGS[self.setting].options)
+        machine = {"data_dir": data_dir if options.get("dataset") == "mnist" else None, "threads": 1, "device": device}
+        return Experiment.from_mapping({**COMMON, **options, **own, **trust, **machine})
 
 
-def cells(datasets: Sequence[str], alphas: Sequence[float]) -> Iterator[Cell]:
+def cells(settings: Sequence[str], attacks: Sequence[str] = ORDER) -> Iterator[Cell]:
     """Everything there is to run; what sends no prototypes cannot be attacked through them."""
-    for seed in range(SEEDS):
-        for alpha in alphas:
-            for dataset in datasets:
-                for attack in ("none", *PLAIN):
-                    for method in METHODS:
-                        for defence in ("none", DEFENCE):
-                            if method != "fedavg" or not ("prototypes" in attack or attack == "collusion"):
-                                yield Cell(dataset, alpha, method, attack, defence, seed)
+    for attack in attacks:
+        for setting in settings:
+            for method in METHODS:
+                if method == "fedavg" and attack in (
+                    "inside",
+                    "split",
+                    "scaled-prototypes",
+                    "random-prototypes",
+                    "collusion",
+                ):
+                    continue
+                for seed in seeds(setting):
+                    if attack == "none":
+                        yield Cell(setting, method, attack, "none", seed)
+                    yield Cell(setting, method, attack, DEFENCE, seed)
 
 
-def play(cell: Cell, data_dir: str | None) -> dict[str, Any]:
+def seeds(setting: str) -> Sequence[int]:
+    """Of which a setting's numbers are the mean."""
+    return SEEDS.get(setting, USUAL)
+
+
+def play(cell: Cell, data_dir: str | None, device: str) -> dict[str, Any]:
     """The accuracy that the method's paper reports, of the honest clients, and who was found out."""
     from protofed.runs.run import new_run  # here, because a new process reads this file first
 
     began = time.perf_counter()
-    run = new_run(cell.experiment(data_dir))
+    run = new_run(cell.experiment(data_dir, device))
     try:
         result = run.play(None, Progress())
     except (DivergedError, LostError) as error:
@@ -95,7 +143,7 @@ def play(cell: Cell, data_dir: str | None) -> dict[str, Any]:
     attackers = set(run.attack.who) if run.attack else set()
     if cell.defence != "none":
         honest = set(range(result.clients)) - attackers
-        lines = [set(played.suspected or ()) for played in run.history]
+        lines = [{*(played.suspected or ()), *played.left_out} for played in run.history]
         found["honest_blamed"] = statistics.fmean(len(line & honest) / len(honest) for line in lines)
         if attackers:
             found["attackers_blamed"] = statistics.fmean(len(line & attackers) / len(attackers) for line in lines)
@@ -109,8 +157,10 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.trust", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/results/trust.json"), help="file of the numbers")
     parser.add_argument("--page", type=Path, help="page whose table is written anew")
-    parser.add_argument("--data-dir", help="folder with MNIST; without it, digits alone")
-    parser.add_argument("--alpha", type=float, action="append", help=f"of the split; {ALPHAS} unless given")
+    parser.add_argument("--data-dir", help="folder with MNIST; without it, settings that need none")
+    parser.add_argument("--setting", action="append", choices=list(SETTINGS), help="those named alone")
+    parser.add_argument("--attack", action="append", choices=["none", *ATTACKS], help="those named alone")
+    parser.add_argument("--device", default="auto", help="of every run")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--budget", type=float, default=float("inf"), help="start nothing after so many seconds")
     parser.add_argument("--report", action="store_true", help="run nothing, only write the page")
@@ -122,103 +172,109 @@ def main(words: Sequence[str] | None = None) -> int:
     asked = arguments().parse_args(words)
     known = json.loads(asked.out.read_text("utf-8")) if asked.out.exists() else {}
     if not asked.report:
-        datasets = list(DATASETS) if asked.data_dir else ["digits"]
-        missing = [cell for cell in cells(datasets, asked.alpha or ALPHAS) if cell.key not in known]
-        end = time.monotonic() + asked.budget
-        with ProcessPoolExecutor(asked.jobs, get_context("spawn")) as pool:
-            waiting = {pool.submit(play, cell, asked.data_dir): cell for cell in missing}
-            for number, future in enumerate(as_completed(waiting), 1):
-                if future.cancelled():
-                    continue
-                known[waiting[future].key] = future.result()
-                write_text(asked.out, json.dumps(known, indent=1, sort_keys=True) + "\n")
-                print(f"{number}/{len(missing)} {waiting[future].key} {known[waiting[future].key]}", flush=True)
-                if time.monotonic() > end:
-                    pool.shutdown(wait=True, cancel_futures=True)
+        _play_missing(asked, known)
     if asked.page:
         before, _, rest = asked.page.read_text("utf-8").partition(BEGIN)
         write_text(asked.page, f"{before}{BEGIN}\n\n{page(known)}\n\n{END}{rest.partition(END)[2]}")
     return 0
 
 
-def page(known: Mapping[str, Mapping[str, Any]]) -> str:
-    """A table for each dataset and split."""
+def _play_missing(asked: argparse.Namespace, known: dict[str, Any]) -> None:
+    """Cells go to processes one by one, so that one that is stopped leaves whole attacks, not parts of all."""
+    possible = [name for name in SETTINGS if asked.data_dir or SETTINGS[name].options.get("dataset") != "mnist"]
+    wanted = cells(asked.setting or possible, [name for name in ORDER if name in (asked.attack or ORDER)])
+    missing = [cell for cell in wanted if cell.key not in known]
+    end = time.monotonic() + asked.budget
+    with ProcessPoolExecutor(asked.jobs, get_context("spawn")) as pool:
+        waiting = {pool.submit(play, cell, asked.data_dir, asked.device): cell for cell in missing}
+        for number, future in enumerate(as_completed(waiting), 1):
+            if future.cancelled():
+                continue
+            known[waiting[future].key] = future.result()
+            write_text(asked.out, json.dumps(known, indent=1, sort_keys=True) + "\n")
+            print(f"{number}/{len(missing)} {waiting[future].key} {known[waiting[future].key]}", flush=True)
+            if time.monotonic() > end:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+
+def page(known: Known) -> str:
+    """A table for each setting that something is known of."""
     parts = []
-    for alpha in ALPHAS:
-        for dataset in DATASETS:
-            lines = list(_rows(known, dataset, alpha))
-            if lines:
-                head = ["| attack | " + " | ".join(METHODS) + " |", "|---" + "|---:" * len(METHODS) + "|"]
-                parts.append(
-                    "\n".join([f"**{dataset}, Dir({alpha:g})**", "", *head, *lines, "", _worst(known, dataset, alpha)])
-                )
+    for name, setting in SETTINGS.items():
+        lines = list(_rows(known, name))
+        if lines:
+            head = ["| attack | " + " | ".join(METHODS) + " | caught | blamed |"]
+            head.append("|---" + "|---:" * (len(METHODS) + 2) + "|")
+            note = "" if setting.promised else " (nothing is promised)"
+            parts.append("\n".join([f"**{setting.about}**{note}", "", *head, *lines, "", _worst(known, name)]))
     return "\n\n".join(parts)
 
 
-def lost(known: Mapping[str, Mapping[str, Any]], dataset: str, alpha: float, method: str, attack: str) -> float | None:
+def _rows(known: Known, setting: str) -> Iterator[str]:
+    clean = [_clean(known, setting, method) for method in METHODS]
+    if any(value is not None for value in clean):
+        texts = ["–" if value is None else f"{value:.1f}" for value in clean]
+        yield f"| nobody defends or attacks | {' | '.join(texts)} | – | – |"
+    for attack in ORDER:
+        found = [_found(known, setting, method, attack) for method in METHODS]
+        if any(found):
+            texts = [_text(known, setting, method, attack) for method in METHODS]
+            played = [one for some in found for one in some]
+            rates = [_rate(played, name) for name in ("attackers_blamed", "honest_blamed")]
+            yield f"| {attack} | {' | '.join(texts)} | {' | '.join(rates)} |"
+
+
+def _found(known: Known, setting: str, method: str, attack: str, defence: str = DEFENCE) -> list[Mapping[str, Any]]:
+    """The runs of all seeds; none if one is missing."""
+    some = [known.get(Cell(setting, method, attack, defence, seed).key) for seed in seeds(setting)]
+    return [one for one in some if one is not None] if None not in some else []
+
+
+def _clean(known: Known, setting: str, method: str) -> float | None:
+    values = [one["value"] for one in _found(known, setting, method, "none", "none")]
+    return statistics.fmean(values) if values and None not in values else None
+
+
+def lost(known: Known, setting: str, method: str, attack: str) -> float | None:
     """Points that the defended runs are below those without attack and defence; None if a run is missing or failed."""
-    defended, clean = (
-        _mean([known.get(Cell(dataset, alpha, method, what, how, seed).key) for seed in range(SEEDS)])
-        for what, how in ((attack, DEFENCE), ("none", "none"))
-    )
-    return None if defended is None or clean is None else clean - defended
+    clean, values = _clean(known, setting, method), [one["value"] for one in _found(known, setting, method, attack)]
+    return None if clean is None or not values or None in values else clean - statistics.fmean(values)
 
 
-def _worst(known: Mapping[str, Mapping[str, Any]], dataset: str, alpha: float) -> str:
-    """What the defence costs at most, without attack and under those that it is to stop."""
+def _text(known: Known, setting: str, method: str, attack: str) -> str:
+    """The mean under the defence; ✗ where a promise is not kept."""
+    some = _found(known, setting, method, attack)
+    if not some:
+        return "–"
+    values = [one["value"] for one in some if one["value"] is not None]
+    text = f"{statistics.fmean(values):.1f}" if len(values) == len(some) else f"{len(some) - len(values)} failed"
+    if ATTACKS[attack].backdoor if attack in ATTACKS else False:
+        text += f" ({statistics.fmean(one.get('backdoor', 0.0) for one in some):.0f} % obey)"
+    if not SETTINGS[setting].promised:
+        return text
+    points = lost(known, setting, method, attack)
+    return text + ("" if points is not None and points <= (COST if attack == "none" else LOST) else " ✗")
+
+
+def _rate(played: Sequence[Mapping[str, Any]], name: str) -> str:
+    values = [one[name] for one in played if name in one]
+    return f"{100 * statistics.fmean(values):.0f} %" if values else "–"
+
+
+def _worst(known: Known, setting: str) -> str:
+    """What the defence costs at most, without attack and with."""
     texts = []
-    for name, attacks in (("without attack", ("none",)), ("under the attacks that it is to stop", PROMISED)):
+    for name, attacks in (("without attack", ["none"]), ("attacked", [one for one in ORDER if one != "none"])):
         found = [
             (points, method, attack)
             for attack in attacks
             for method in METHODS
-            if (points := lost(known, dataset, alpha, method, attack)) is not None
+            if (points := lost(known, setting, method, attack)) is not None
         ]
         if found:
             points, method, attack = max(found)
             texts.append(f"{name} {max(points, 0):.1f} points ({method}{f', {attack}' if attack != 'none' else ''})")
-    return f"Lost at most, defended, against the run without attack: {'; '.join(texts)}."
-
-
-def _rows(known: Mapping[str, Mapping[str, Any]], dataset: str, alpha: float) -> Iterator[str]:
-    for attack in ("none", *PLAIN):
-        texts = [_text(known, dataset, alpha, method, attack) for method in METHODS]
-        if any(texts):
-            yield f"| {attack} | " + " | ".join(text or "–" for text in texts) + " |"
-
-
-def _text(known: Mapping[str, Mapping[str, Any]], dataset: str, alpha: float, method: str, attack: str) -> str:
-    """Attacked → defended; ✗ where a promise is not kept."""
-    plain, defended = (
-        [known.get(Cell(dataset, alpha, method, attack, how, seed).key) for seed in range(SEEDS)]
-        for how in ("none", DEFENCE)
-    )
-    if None in plain or None in defended:
-        return ""
-    text = f"{_spread(plain)} → {_spread(defended)}"
-    if attack == "backdoor":
-        obeyed = [statistics.fmean(one.get("backdoor", 0.0) for one in some if one) for some in (plain, defended)]
-        text += f" (obeyed {obeyed[0]:.0f} → {obeyed[1]:.0f} %)"
-    if alpha != ALPHAS[0] or attack not in ("none", *PROMISED):
-        return text
-    points = lost(known, dataset, alpha, method, attack)
-    return text + ("" if points is not None and points <= (COST if attack == "none" else LOST) else " ✗")
-
-
-def _values(some: Sequence[Mapping[str, Any] | None]) -> list[float]:
-    return [one["value"] for one in some if one and one["value"] is not None]
-
-
-def _mean(some: Sequence[Mapping[str, Any] | None]) -> float | None:
-    values = _values(some)
-    return statistics.fmean(values) if len(values) == len(some) else None
-
-
-def _spread(some: Sequence[Mapping[str, Any] | None]) -> str:
-    values = _values(some)
-    if len(values) < len(some):
-        return f"{len(some) - len(values)} of {len(some)} failed"
-    return f"{statistics.fmean(values):.1f} ± {statistics.stdev(values):.1f}"
+    return f"Lost at most: {'; '.join(texts)}."
 
 
 if __name__ == "__main__":

@@ -243,6 +243,11 @@ class Experiment:
         "Robust aggregation that `protofed defences` lists, before the method's own; several, comma-separated.",
         "trust",
     )
+    trusted: str | None = _option(
+        None,
+        "Clients that the operator answers for, comma-separated numbers: --defence default measures others by them.",
+        "trust",
+    )
     attack: str = _option("none", "What attackers do, for experiments: a name that `protofed attacks` lists.", "trust")
     attackers: float = _option(0.2, "Part of the clients that attack, with --attack.", "trust", above=0, below=1)
     privacy: Literal["none", "client", "example"] = _option(
@@ -347,6 +352,11 @@ class Experiment:
             total = sum(self.domain_clients or ())
             agrees = self.clients in (None, total)
             self._require("clients", agrees, f"--clients-per-domain gives {total}: leave --clients out")
+        if self.trusted is not None:
+            numbers = re.fullmatch(r"\d{1,6}(,\d{1,6})*", self.trusted)
+            self._require("trusted", numbers is not None, "give the numbers of clients, as in 0,3")
+            asked = "default" in [name.strip() for name in self.defence.split(",")]
+            self._require("trusted", asked, "it is for --defence default")
         if self.privacy == "none":
             for name in ("clip", "noise", "epsilon", "delta"):
                 unset = getattr(self, name) == getattr(Experiment, name)
@@ -380,6 +390,11 @@ class Experiment:
         own = re.fullmatch(rf"(?:{'|'.join(KINDS)}):(.+)", self.dataset)
         alone = own is not None and Path(own[1]).expanduser().exists()
         return [self.dataset] if alone else self.dataset.split("+")
+
+    @property
+    def trusted_clients(self) -> tuple[int, ...]:
+        """The clients that the operator answers for."""
+        return () if self.trusted is None else tuple(map(int, self.trusted.split(",")))
 
     @property
     def known_clients(self) -> int | None:
@@ -478,6 +493,7 @@ class Options(TypedDict, total=False):
     start: Path | str | None
     encoder: Path | str | None
     defence: str
+    trusted: str | None
     attack: str
     attackers: float
     privacy: Literal["none", "client", "example"]

@@ -17,12 +17,13 @@ from protofed.methods.fccl_plus import FCCLPlus
 from protofed.methods.fedavg import FedAvg
 from protofed.prototypes import Prototypes
 from protofed.runs.run import new_run
+from protofed.server.pipeline import UNSOUND
 from protofed.trust.screening import FAR, refusals
 
 
-def believed(declared: bool = True, alone: bool = False, **changes: Any) -> dict[int, str]:
+def believed(declared: bool = True, lengths: bool = True, **changes: Any) -> dict[int, str]:
     """What is refused of four uploads, after some numbers of the second were changed."""
-    weights = {"w": torch.ones(4, 3), "seen": torch.ones(4, dtype=torch.int64)}
+    weights = {"w": torch.ones(4, 3), "seen": torch.ones(4, dtype=torch.int64), "norm.running_var": torch.ones(4, 2)}
     sets = {
         "means": Prototypes(torch.ones(4, 2, 1, 3), torch.full((4, 2, 1), 5.0)),
         "more": Prototypes(torch.ones(4, 2, 1, 3), torch.full((4, 2, 1), 5.0)),
@@ -30,9 +31,10 @@ def believed(declared: bool = True, alone: bool = False, **changes: Any) -> dict
     numbers = {"samples": torch.full((4,), 10)}
     for name, change in changes.items():
         target = {"w": weights["w"], "vectors": sets["means"].vectors, "counts": sets["means"].counts} | numbers
+        target["spread"] = weights["norm.running_var"]
         target[name][1] = change
-    sent = Broadcast({"w": torch.zeros(3), "seen": torch.tensor(0)})
-    return refusals(Upload(weights, sets, numbers), sent, [10, 10, 10, 10] if declared else None, alone)
+    sent = Broadcast({"w": torch.zeros(3), "seen": torch.tensor(0), "norm.running_var": torch.ones(2)})
+    return refusals(Upload(weights, sets, numbers), sent, [10, 10, 10, 10] if declared else None, lengths)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,9 @@ def believed(declared: bool = True, alone: bool = False, **changes: Any) -> dict
         ({"samples": 11}, "more samples"),
         ({"samples": 0}, "less than nothing"),
         ({"samples": -200, "declared": False}, "less than nothing"),
-        ({"w": float("nan"), "alone": True}, "not finite"),
+        ({"w": float("nan"), "lengths": False}, "not finite"),
+        ({"counts": 4.5}, "not whole"),
+        ({"spread": -1e-6}, "below zero"),
         ({"w": FAR * 1.01}, "update is far longer"),
         ({"vectors": -FAR * 1.01}, "prototypes are far longer"),
     ],
@@ -62,8 +66,8 @@ def test_what_may_be_true_is_believed() -> None:
     assert refusals(Upload(), Broadcast(), [3]) == {}
     nothing = Upload({"w": torch.zeros(3, 2)}, {}, {"samples": torch.ones(3)})
     nothing.weights["w"][0] = 5  # where most have not moved, no length is known
-    assert refusals(nothing, Broadcast({"w": torch.zeros(2)}), None) == {}
-    assert believed(w=FAR * 2, vectors=FAR * 2, alone=True) == {}  # what others have sent does not matter
+    assert refusals(nothing, Broadcast({"w": torch.zeros(2)}), None, lengths=True) == {}
+    assert believed(w=FAR * 2, vectors=FAR * 2, lengths=False) == {}  # what others have sent does not matter
     assert refusals(Upload({"w": torch.zeros(0, 3)}), Broadcast(), []) == {}
 
 
@@ -123,3 +127,19 @@ def test_a_round_of_lies_alone_ends_the_run() -> None:
     run = new_run(Experiment.from_mapping(OPTIONS | {"rounds": 1}), method=Liar(every=True))
     with pytest.raises(LostError, match="every upload of round 1 was refused"):
         run.play_round()
+
+
+def test_weights_that_give_no_finite_output_are_not_sent() -> None:
+    """Each number is finite, and so is the mean."""
+
+    class Huge(FedAvg):
+        def upload(self, trained: Trained, turn: Turn) -> Upload:
+            sent = super().upload(trained, turn)
+            return Upload({name: 1e30 * torch.sign(tensor) for name, tensor in sent.weights.items()}, {}, sent.numbers)
+
+    run = new_run(Experiment.from_mapping(OPTIONS | {"rounds": 2, "defence": "norm-clip"}), method=Huge())
+    before = dict(run.broadcast.weights)
+    line = run.play_round()
+    assert line.left_out == dict.fromkeys(range(3), f"refused: {UNSOUND}")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in run.broadcast.weights.items())
+    assert run.engine.sound(run.broadcast)

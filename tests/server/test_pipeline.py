@@ -11,8 +11,8 @@ from protofed.errors import LostError
 from protofed.messages import Broadcast, Upload
 from protofed.methods import build_method
 from protofed.methods.base import Clock
-from protofed.server.pipeline import Defending, Notes, Pipeline, Releasing, Screening, Stage
-from protofed.trust.defences import Defended
+from protofed.server.pipeline import UNSOUND, Defending, Notes, Pipeline, Releasing, Screening, Stage
+from protofed.trust.defended import NOTHING, Context, Defended
 
 SENT = Broadcast({"w": torch.zeros(2)})
 CLOCK = Clock(0, 3, (4, 7, 9), 10)
@@ -46,7 +46,7 @@ def test_without_stages_the_method_gets_what_was_sent() -> None:
 
 
 def test_a_stage_sees_the_clients_that_the_stages_before_it_have_left() -> None:
-    def last(uploads: Upload, sent: Broadcast) -> Defended:  # noqa: ARG001
+    def last(uploads: Upload, sent: Broadcast, known: Context = NOTHING) -> Defended:  # noqa: ARG001
         return Defended(uploads, [len(uploads.numbers["samples"]) - 1])
 
     stages: list[Stage] = [Reject(7), Defending(last), Reject(4)]
@@ -74,6 +74,24 @@ def test_counts_are_held_against_what_was_declared_unless_they_are_noisy() -> No
     many = Upload(uploads(1, 2, 3).weights, {}, {"samples": torch.tensor([1.0, 9.0, 1.0])})
     assert list(Screening(lambda _: [5, 5, 5]).apply(many, SENT, CLOCK)[1].rejected) == [7]
     assert not Screening(None).apply(many, SENT, CLOCK)[1].rejected
+
+
+def test_nobody_counts_for_more_than_thrice_what_most_have() -> None:
+    many = Upload(uploads(1, 2, 3).weights, {}, {"samples": torch.tensor([5, 900, 6])})
+    found, _ = Screening(None, lengths=True, caps=True).apply(many, SENT, CLOCK)
+    assert found.numbers["samples"].tolist() == [5, 18, 6]
+    assert Screening(None, lengths=True).apply(many, SENT, CLOCK)[0].numbers["samples"].tolist() == [5, 900, 6]
+
+
+def test_what_is_not_sound_is_not_sent() -> None:
+    pipeline = Pipeline(
+        build_method("fedavg", {}), [Reject(7)], sound=lambda made: bool((made.weights["w"] < 2.5).all())
+    )
+    done = pipeline.process(uploads(1, 2, 9), SENT, CLOCK)
+    assert done.broadcast is SENT
+    assert done.who == ()
+    assert done.rejected == {7: "because", **dict.fromkeys((4, 9), "refused: " + UNSOUND)}
+    assert pipeline.process(uploads(1, 9, 2), SENT, CLOCK).who == (4, 9)
 
 
 def test_nobody_may_be_left_only_where_each_is_judged_alone() -> None:

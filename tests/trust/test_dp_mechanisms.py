@@ -68,35 +68,53 @@ def delta_of(sigma: float, spent: float) -> float:
     return tail[0] - math.exp(spent) * tail[1]
 
 
+def sampled_delta(sigma: float, rate: float, spent: float) -> float:
+    """δ of one release with Poisson sampling at this ε, by summing over the line: the worse of added and removed."""
+    x = torch.arange(-12 * sigma, 12 * sigma + 1, sigma / 2000, dtype=torch.float64)
+    without = torch.exp(-((x / sigma) ** 2) / 2)
+    mixed = (1 - rate) * without + rate * torch.exp(-(((x - 1) / sigma) ** 2) / 2)
+    both = [(one - math.exp(spent) * other).clamp(min=0).sum() for one, other in ((mixed, without), (without, mixed))]
+    return float(max(both) / without.sum())
+
+
+@accounted
+@pytest.mark.parametrize(("sigma", "rate"), [(0.7, 0.5), (1.1, 0.1), (2.0, 0.3), (4.0, 0.9)])
+def test_epsilon_of_one_sampled_release_is_sound_and_tight(sigma: float, rate: float) -> None:
+    found = epsilon([Release(sigma, rate)], 1e-5)
+    assert sampled_delta(sigma, rate, found) <= 1.001e-5 < 1.01e-5 < sampled_delta(sigma, rate, 0.98 * found)
+
+
 @accounted
 @pytest.mark.parametrize(
-    ("sigma", "rate", "rounds"), [(0.7, 1.0, 1), (1.0, 1.0, 60), (1.1, 0.01, 5000), (2.0, 0.3, 40), (8.0, 0.5, 7)]
+    ("sigma", "rate", "rounds"), [(1.0, 1.0, 60), (1.1, 0.01, 5000), (2.0, 0.3, 40), (8.0, 0.5, 7)]
 )
-def test_epsilon_is_what_the_library_says_of_the_same_mechanism(sigma: float, rate: float, rounds: int) -> None:
+def test_many_releases_cost_less_than_by_renyi_divergence(sigma: float, rate: float, rounds: int) -> None:
     import dp_accounting as dp
 
     accountant = dp.rdp.RdpAccountant()
     event = dp.GaussianDpEvent(sigma)
     accountant.compose(event if rate == 1 else dp.PoissonSampledDpEvent(rate, event), rounds)
-    assert epsilon([Release(sigma, rate, rounds)], 1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-12)
+    assert 0.5 < epsilon([Release(sigma, rate, rounds)], 1e-5) / accountant.get_epsilon(1e-5) < 0.97
 
 
 @accounted
 def test_different_releases_compose_as_in_the_library() -> None:
     import dp_accounting as dp
 
-    accountant = dp.rdp.RdpAccountant()
+    accountant = dp.pld.PLDAccountant(value_discretization_interval=1e-4)
     steps = dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1.3))
     accountant.compose(dp.ComposedDpEvent([dp.SelfComposedDpEvent(steps, 30), dp.GaussianDpEvent(4.0)]))
     found = epsilon([Release(1.3, 0.1, 30), Release(4.0)], 1e-6)
-    assert found == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-12)
+    assert found == pytest.approx(accountant.get_epsilon(1e-6), rel=2e-3)
 
 
 @accounted
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 3.0, 10.0])
-def test_epsilon_of_one_gaussian_release_is_sound_and_not_far_above_the_closed_form(sigma: float) -> None:
+def test_epsilon_of_gaussian_releases_is_the_closed_form(sigma: float) -> None:
     found = epsilon([Release(sigma)], 1e-5)
-    assert delta_of(sigma, found) <= 1e-5 < delta_of(sigma, found / 1.2)
+    assert delta_of(sigma, found) <= 1.0001e-5
+    assert delta_of(sigma, 0.999 * found) > 1e-5
+    assert epsilon([Release(2 * sigma, times=3), Release(2 * sigma)], 1e-5) == pytest.approx(found)
 
 
 @accounted
@@ -451,7 +469,7 @@ def test_a_run_stops_before_the_round_that_exceeds_its_budget(tmp_path: Path) ->
     said = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (said["privacy"], said["epsilon"], said["delta"]) == ("client", pytest.approx(costs[2]), 1e-6)
     assert replace(Result.read(tmp_path / "run"), folder=None) == replace(result, folder=None)
-    with pytest.raises(UserError, match=r"invalid value '0\.5' for --epsilon: the first round takes ε = 5"):
+    with pytest.raises(UserError, match=rf"invalid value '0\.5' for --epsilon: the first round takes ε = {costs[0]:.3g}"):
         new_run(replace(given, epsilon=0.5))
 
 

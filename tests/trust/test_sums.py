@@ -98,14 +98,14 @@ def test_a_server_sends_none() -> None:
 
 
 @pytest.mark.parametrize("name", ["products", "total", "counts"])
-def test_a_sum_far_longer_than_the_others_is_rejected_unless_each_is_judged_alone(name: str) -> None:
+def test_a_sum_far_longer_than_the_others_is_rejected_where_lengths_are_compared(name: str) -> None:
     several = uploads(0, 5, total=torch.ones(5, dtype=torch.float64))
     changed = {**several.sums, name: several.sums[name].clone()}
     changed[name][3] *= 100_000
     far = replace(several, sums=changed)
-    assert refusals(several, SENT, None) == {}
-    assert refusals(far, SENT, None) == {3: "its sums are far longer than the others'"}
-    assert refusals(far, SENT, None, alone=True) == {}
+    assert refusals(several, SENT, None, lengths=True) == {}
+    assert refusals(far, SENT, None, lengths=True) == {3: "its sums are far longer than the others'"}
+    assert refusals(far, SENT, None) == {}
     same(without(far, {3}), several.reorder(torch.tensor([0, 1, 2, 4])))
 
 
@@ -114,8 +114,8 @@ def test_a_sum_far_longer_than_the_others_is_rejected_unless_each_is_judged_alon
 def test_a_sum_that_is_not_finite_is_rejected(bad: float, name: str) -> None:
     several = uploads(0, 4)
     several.sums[name].view(4, -1)[2, 0] = bad
-    for alone in (True, False):
-        assert refusals(several, SENT, None, alone) == {2: "it holds a number that is not finite"}
+    for compared in (True, False):
+        assert refusals(several, SENT, None, compared) == {2: "it holds a number that is not finite"}
     only = Upload(sums={name: several.sums[name]})
     assert refusals(only, SENT, None) == {2: "it holds a number that is not finite"}
 
@@ -276,7 +276,7 @@ def test_who_sends_sums_alone_can_attack_too(name: str) -> None:
 def test_a_defence_leaves_sums_of_those_it_does_not_suspect(name: str) -> None:
     several = uploads(0, 6)
     alike = replace(several, weights={"w": torch.ones(6, 3)}, prototypes=_alike(several.prototypes["means"]))
-    found, suspected = DEFENCES[name](alike, SENT)
+    found, suspected, _ = DEFENCES[name](alike, SENT)
     assert not suspected
     same(found, alike)
     same(DEFENCES[name](Upload(sums=several.sums), SENT).uploads, Upload(sums=several.sums))
@@ -287,7 +287,7 @@ def test_sums_of_a_suspect_are_zero() -> None:
     weights = torch.ones(6, 3)
     weights[2] *= -5
     alike = replace(several, weights={"w": weights}, prototypes=_alike(several.prototypes["means"]))
-    found, suspected = DEFENCES["outliers"](alike, SENT)
+    found, suspected, _ = DEFENCES["outliers"](alike, SENT)
     assert list(suspected) == [2]
     for name, tensor in several.sums.items():
         assert not found.sums[name][2].any()

@@ -219,6 +219,20 @@ class Engine(ABC):
         shared = self.method.shared(initial)
         return Broadcast({name: value.clone() for name, value in initial.items() if name in shared})
 
+    def sound(self, broadcast: Broadcast) -> bool:
+        """Whether what the server would send is finite, and so is what a model with these weights makes of samples."""
+        flat = [*broadcast.weights.values(), *(found.vectors for found in broadcast.prototypes.values())]
+        if not all(bool(tensor.isfinite().all()) for tensor in (*flat, *broadcast.numbers.values())):
+            return False
+        if not broadcast.weights:
+            return True
+        group = self.groups[0]
+        x = group.inputs(group.test.x[:2], [0])
+        own = {name: broadcast.weights.get(name, value[0]) for name, value in group.own.take([0]).items()}
+        return bool(
+            self.forward(group, {name: value.unsqueeze(0) for name, value in own.items()}, x)[1].isfinite().all()
+        )
+
     def server(self, previous: Broadcast, clock: Clock) -> Server:
         """What the server knows when it aggregates."""
         group = self.groups[0]

@@ -374,8 +374,7 @@ class Run:
         if self.pipeline.attacking is not None:
             self.pipeline.attacking.memory = dict(state.attack)
         self.clients.restore(state.flight)
-        if self.pipeline.pooling is not None:
-            self.pipeline.pooling.restore(state.flight)
+        self.pipeline.restore(state.flight)
         if self.drift:
             self._drift(self.drift.at(len(self.history) - 1))
 
@@ -398,8 +397,8 @@ class Run:
     def server_state(self) -> ServerState:
         """What the next round depends on beside the clients' models, for a checkpoint."""
         attack: AttackMemory = {} if self.pipeline.attacking is None else self.pipeline.attacking.memory
-        pool = {} if self.pipeline.pooling is None else self.pipeline.pooling.state()
-        return ServerState(self.broadcast, len(self.history), attack, {**self.clients.state(), **pool})
+        flight = {**self.clients.state(), **self.pipeline.state()}
+        return ServerState(self.broadcast, len(self.history), attack, flight)
 
     def client_memory(self, group: Group) -> int:
         """Bytes a client has to keep between rounds: what it does not receive, or its whole last model; its memory."""

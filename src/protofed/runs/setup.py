@@ -35,7 +35,8 @@ from protofed.server.pipeline import Attacking, Defending, Pipeline, Pooling, Re
 from protofed.server.public_exchange import exchange_of
 from protofed.trust.attacker import Attack
 from protofed.trust.attacks import find_attack
-from protofed.trust.defences import Defence, find_defences
+from protofed.trust.defences import asks_for_lengths, find_defences
+from protofed.trust.defended import Defence
 
 
 @dataclass(frozen=True)
@@ -59,15 +60,19 @@ class Setup:
         """The server of the run: screening, defences, noise, and the method."""
         exact = self.privacy is None or not self.privacy.noisy_counts
         alone = self.privacy is not None and self.privacy.one_by_one
-        stages: list[Stage] = [Screening(self._declared(clients) if exact else None, alone)]
-        stages += [Defending(defence) for defence in self.defences]
+        asked = asks_for_lengths(self.experiment.defence) and not alone
+        lengths = asked or not (alone or clients.here)  # strangers are compared even if nobody asks
+        stages: list[Stage] = [Screening(self._declared(clients) if exact else None, alone, lengths, asked)]
+        stages += [Defending(defence, self.experiment.trusted_clients) for defence in self.defences]
         if self.privacy is not None:
             stages.append(Releasing(self.privacy.release))
         pooling = None if self.experiment.async_ is None else Pooling()
         if pooling is not None:
             stages.append(pooling)
         attacking = None if self.attack is None else Attacking(self.attack)
-        return Pipeline(self.method, stages, attacking, pooling, self.engine.server)
+        guarded = lengths or bool(self.defences)  # who believes everybody sees a loss that is not finite
+        sound = self.engine.sound if guarded else None
+        return Pipeline(self.method, stages, attacking, pooling, self.engine.server, sound)
 
     def _declared(self, clients: Clients) -> Callable[[Clock], list[int]]:
         """What clients say they train on, attackers what they like."""
@@ -122,7 +127,8 @@ def prepare(
         _check_patience(experiment, federation, strictly=named or experiment.val_fraction == 0)
         asked_metrics(experiment, federation.classes)  # refuses what is none
         total = federation.total
-        attack = find_attack(experiment.attack, experiment.attackers, total, experiment.seed)
+        trusted = _trusted(experiment, total)
+        attack = find_attack(experiment.attack, experiment.attackers, total, experiment.seed, trusted)
         if attack is not None:
             if drift is not None:
                 raise UserError("--attack", attack.name, "what attackers hold does not drift")
@@ -135,6 +141,13 @@ def prepare(
         privacy = privacy_of(experiment, engine, encoder, lambda number: participants(experiment, total, number))
         settled = _resolved(experiment, engine)
     return Setup(settled, method, federation, engine, reason, device, ranks, encoder, drift, attack, defences, privacy)
+
+
+def _trusted(experiment: Experiment, total: int) -> Sequence[int]:
+    """The clients that are trusted, if they are some of so many."""
+    if any(member >= total for member in experiment.trusted_clients):
+        raise UserError("--trusted", experiment.trusted, f"there are {total} clients, numbered from 0")
+    return experiment.trusted_clients
 
 
 def _check_turns(experiment: Experiment, method: Method, engine: Engine) -> None:

@@ -18,8 +18,10 @@ from protofed.methods.base import Clock, Method, Server
 from protofed.prototypes import Prototypes
 from protofed.server.round import REFUSED
 from protofed.trust.attacker import Attack, AttackMemory
-from protofed.trust.defences import Defence
-from protofed.trust.screening import refusals, without
+from protofed.trust.defended import Context, Defence, Defended
+from protofed.trust.screening import capped, refusals, without
+
+UNSOUND = "a model of the round's average gives no finite output"
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,16 @@ class Attacking:
 
         def attempt(some: Upload) -> Upload:
             who = clock.who
-            for stage in (stage for stage in stages if isinstance(stage, Screening | Defending)):
-                try:
-                    some, notes = stage.apply(some, sent, clock._replace(who=who))
-                except LostError:  # everything was refused
-                    return Upload()
-                who = tuple(member for member in who if member not in notes.rejected)
+            for stage in stages:
+                now = clock._replace(who=who)
+                if isinstance(stage, Defending):
+                    some = stage.judged(some, sent, now).uploads
+                elif isinstance(stage, Screening):
+                    try:
+                        some, notes = stage.apply(some, sent, now)
+                    except LostError:  # everything was refused
+                        return Upload()
+                    who = tuple(member for member in who if member not in notes.rejected)
             return some
 
         return self.attack.send(uploads, sent, clock, self.memory, attempt)
@@ -67,32 +73,48 @@ class Screening:
     Args:
         declared: the most samples that prototypes of a round's clients may count; None where counts are noisy.
         alone: each upload is judged by itself: one client must not decide whether another counts.
+        lengths: what is far longer than the others' is rejected too.
+        caps: nobody counts for many times the samples that most have declared.
     """
 
     declared: Callable[[Clock], list[int]] | None
     alone: bool = False
+    lengths: bool = False
+    caps: bool = False
 
     def apply(self, uploads: Upload, sent: Broadcast, clock: Clock) -> tuple[Upload, Notes]:
         """Without those that are rejected; all of them may be only where each is judged alone."""
-        rejected = refusals(uploads, sent, self.declared(clock) if self.declared else None, self.alone)
-        if not rejected:
-            return uploads, Notes()
-        if len(rejected) == len(clock.who) and not self.alone:
+        declared = self.declared(clock) if self.declared else None
+        rejected = refusals(uploads, sent, declared, self.lengths)
+        if len(rejected) == len(clock.who) and rejected and not self.alone:
             why = "; ".join(dict.fromkeys(rejected.values()))
             raise LostError(f"every upload of round {clock.round + 1} was refused: {why}")
         reasons = {clock.who[row]: f"{REFUSED}{reason}" for row, reason in rejected.items()}
-        return without(uploads, rejected), Notes(rejected=reasons)
+        uploads = without(uploads, rejected) if rejected else uploads
+        return capped(uploads) if self.caps else uploads, Notes(rejected=reasons)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Defending:
-    """A robust aggregation before the method's own."""
+    """A robust aggregation before the method's own.
+
+    Args:
+        defence: which.
+        trusted: clients that the operator answers for.
+        memory: what it has said of earlier rounds.
+    """
 
     defence: Defence
+    trusted: Sequence[int] = ()
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def judged(self, uploads: Upload, sent: Broadcast, clock: Clock) -> Defended:
+        """What it would make of uploads, with nothing remembered of it."""
+        return self.defence(uploads, sent, Context(clock.who, self.trusted, self.memory))
 
     def apply(self, uploads: Upload, sent: Broadcast, clock: Clock) -> tuple[Upload, Notes]:
         """As the defence leaves them."""
-        uploads, suspected = self.defence(uploads, sent)
+        uploads, suspected, self.memory = self.judged(uploads, sent, clock)
         return uploads, Notes(suspected=[clock.who[row] for row in suspected])
 
 
@@ -164,6 +186,27 @@ class Pipeline:
     attacking: Attacking | None = None
     pooling: Pooling | None = None  # in asynchronous rounds, the last of the stages
     server: Callable[[Broadcast, Clock], Server] = Server  # what the server knows of a round
+    sound: Callable[[Broadcast], bool] | None = (
+        None  # whether what it made of a round may be sent; None: whatever it is
+    )
+
+    def state(self) -> dict[str, Tensor]:
+        """What stages remember from round to round, for a checkpoint."""
+        state = {} if self.pooling is None else self.pooling.state()
+        for number, stage in enumerate(self._defending()):
+            state |= {f"defence/{number}/{name}": tensor for name, tensor in stage.memory.items()}
+        return state
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """From what `state` has said."""
+        if self.pooling is not None:
+            self.pooling.restore(state)
+        for number, stage in enumerate(self._defending()):
+            before = f"defence/{number}/"
+            stage.memory = {name.removeprefix(before): state[name] for name in state if name.startswith(before)}
+
+    def _defending(self) -> list[Defending]:
+        return [stage for stage in self.stages if isinstance(stage, Defending)]
 
     def process(self, uploads: Upload, sent: Broadcast, clock: Clock) -> Processed:
         """A round's uploads, of the clients in `clock.who`, through all stages and the aggregation."""
@@ -176,4 +219,7 @@ class Pipeline:
             suspected |= set(notes.suspected)
             clock = clock._replace(who=tuple(member for member in clock.who if member not in notes.rejected))
         broadcast = self.method.aggregate(uploads, self.server(sent, clock))
+        if self.sound is not None and not self.sound(broadcast):  # nothing of this round counts
+            rejected |= dict.fromkeys(clock.who, f"{REFUSED}{UNSOUND}")
+            return Processed(sent, arrived, (), rejected, sorted(suspected))
         return Processed(broadcast, arrived, clock.who, rejected, sorted(suspected))

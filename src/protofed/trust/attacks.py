@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -112,7 +112,7 @@ class Collusion(Attack):
                 rows = torch.arange(len(counts), device=counts.device)
                 for place in (largest, FROM):
                     found[rows, place], number[rows, place] = 0, 0
-                found[:, FROM, 0], number[:, FROM, 0] = vectors[:, TO][filled].mean(0), most
+                found[:, FROM, 0], number[:, FROM, 0] = (vectors[:, TO][filled].mean(0), most)
                 found[most == 0] = 0
             sets[name] = Prototypes(found, number)
         return replace(uploads, prototypes=sets)
@@ -136,7 +136,7 @@ class FreeRider(Attack):
             found, number = torch.zeros_like(vectors), torch.zeros_like(counts)
             if seen is not None:
                 pool = seen if seen.vectors.dim() == 3 else seen.pooled()
-                found[:, :, 0], number[:, :, 0] = pool.class_mean(), pool.present.to(counts.dtype)
+                found[:, :, 0], number[:, :, 0] = (pool.class_mean(), pool.present.to(counts.dtype))
             sets[name] = Prototypes(found, number)
         nothing = {name: torch.zeros_like(tensor) for name, tensor in uploads.sums.items()}
         return Upload(weights, sets, uploads.numbers, nothing)
@@ -172,17 +172,18 @@ _ALL: tuple[type[Attack], ...] = (
 ATTACKS: Mapping[str, type[Attack]] = {attack.name: attack for attack in _ALL}
 
 
-def find_attack(name: str, share: float, clients: int, seed: int) -> Attack | None:
-    """An attack by so large a part of the clients, drawn at random; None for "none"."""
+def find_attack(name: str, share: float, clients: int, seed: int, trusted: Sequence[int] = ()) -> Attack | None:
+    """An attack by so large a part of the clients, drawn at random among those not trusted; None for "none"."""
     if name == "none":
         return None
     if name not in ATTACKS:
         raise unknown("--attack", name, ["none", *ATTACKS], see="protofed attacks")
     number = round(share * clients)
-    if not 1 <= number < clients:
+    free = [member for member in range(clients) if member not in trusted]
+    if not 1 <= number < min(clients, len(free) + 1):
         raise UserError("--attackers", share, f"at least one of the {clients} clients must attack, and one must not")
-    drawn = torch.randperm(clients, generator=generator(seed, "attackers"))[:number]
-    return ATTACKS[name](tuple(sorted(drawn.tolist())), seed)
+    drawn = torch.randperm(clients, generator=generator(seed, "attackers")).tolist()
+    return ATTACKS[name](tuple(sorted([member for member in drawn if member in free][:number])), seed)
 
 
 def _times(sets: Mapping[str, Prototypes], factor: float) -> dict[str, Prototypes]:

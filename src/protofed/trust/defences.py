@@ -8,9 +8,8 @@ prototypes alone, so defences for prototypes also serve federations of mixed arc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,12 +18,18 @@ from torch.nn.functional import normalize
 from protofed.errors import unknown
 from protofed.messages import Broadcast, Upload
 from protofed.prototypes import Prototypes
+from protofed.trust.default_defence import default
+from protofed.trust.defended import NOTHING, Context, Defence, Defended, coordinate_median
+from protofed.trust.screening import FAR, MOST
 
 FEARED = 0.25
 """The part of the clients that may be hostile, for Krum and trimmed means."""
 
 STEPS = 200
 """Of Weiszfeld's algorithm, which leaves an update that it begins at slowly: 50 were too few for one of three."""
+
+LENGTHS = "lengths"
+"""The defence that rejects what is far longer than the rest of the round; `Screening` does it, first of all."""
 
 ANGLE_OF_UPDATES, ANGLE_OF_PROTOTYPES, LENGTH = 0.3, 0.1, 3.0
 """Differences in the cosine with the median, and in length, that are no offence: honest clients differ too."""
@@ -33,32 +38,25 @@ SPREAD = 1.4826
 """A median of absolute deviations times this is a standard deviation, if the deviations are Gaussian."""
 
 
-class Defended(NamedTuple):
-    """The uploads to aggregate, and the places of the clients that are suspected."""
-
-    uploads: Upload
-    suspected: Sequence[int] = ()
-
-
-Defence = Callable[[Upload, Broadcast], Defended]
-
-
 def find_defences(names: str) -> list[Defence]:
-    """Those named, in their order, comma-separated; none for "none"."""
-    wanted = [] if names == "none" else [name.strip() for name in names.split(",")]
+    """Those named, in their order, comma-separated; none for "none". LENGTHS is a matter of screening."""
+    wanted = [] if names == "none" else _named(names)
     for name in wanted:
-        if name not in DEFENCES:
-            raise unknown("--defence", name, ["none", *DEFENCES], see="protofed defences")
-    return [DEFENCES[name] for name in wanted]
+        if name not in (*DEFENCES, LENGTHS):
+            raise unknown("--defence", name, ["none", *DEFENCES, LENGTHS], see="protofed defences")
+    return [DEFENCES[name] for name in wanted if name != LENGTHS]
+
+
+def asks_for_lengths(names: str) -> bool:
+    """Whether the check of lengths is among the defences that are named."""
+    return LENGTHS in _named(names)
+
+
+def _named(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",")]
 
 
 # Weights: rows are clients, columns are what their training has changed.
-
-
-def coordinate_median(updates: Tensor) -> Tensor:
-    """The median of every coordinate; of an even number, the mean of the two in the middle."""
-    ordered, half = updates.sort(0).values, (len(updates) - 1) // 2
-    return (ordered[half] + ordered[len(updates) - 1 - half]) / 2
 
 
 def trimmed_mean(updates: Tensor) -> Tensor:
@@ -105,7 +103,7 @@ def norm_clip(updates: Tensor, times: float = 1.0) -> Tensor:
 def of_weights(rule: Callable[[Tensor], Tensor]) -> Defence:
     """A rule for updates, as a defence; where the rule gives one, it is everybody's."""
 
-    def defence(uploads: Upload, sent: Broadcast) -> Defended:
+    def defence(uploads: Upload, sent: Broadcast, known: Context = NOTHING) -> Defended:  # noqa: ARG001
         if not uploads.weights:
             return Defended(uploads)
         updates = _updates(uploads, sent)
@@ -123,7 +121,7 @@ def of_prototypes(rule: Callable[[Tensor], Tensor]) -> Defence:
     A client's mean of the class is its vote: who sends more prototypes has no more of it.
     """
 
-    def defence(uploads: Upload, sent: Broadcast) -> Defended:  # noqa: ARG001
+    def defence(uploads: Upload, sent: Broadcast, known: Context = NOTHING) -> Defended:  # noqa: ARG001
         sets = {}
         for name, held in uploads.prototypes.items():
             votes, found = held.class_mean(), held.vectors.clone()
@@ -150,16 +148,16 @@ def outlying_prototypes(sets: Prototypes) -> Tensor:
     return out
 
 
-def angular_filter(uploads: Upload, sent: Broadcast) -> Defended:  # noqa: ARG001
+def angular_filter(uploads: Upload, sent: Broadcast, known: Context = NOTHING) -> Defended:  # noqa: ARG001
     """Prototypes that are outliers among those of their class are taken out."""
     sets = {name: _without(found, outlying_prototypes(found)) for name, found in uploads.prototypes.items()}
     return Defended(replace(uploads, prototypes=sets))
 
 
-# Both: the default defence.
+# Both.
 
 
-def outliers(uploads: Upload, sent: Broadcast) -> Defended:
+def outliers(uploads: Upload, sent: Broadcast, known: Context = NOTHING) -> Defended:  # noqa: ARG001
     """A client whose update is an outlier, or half of whose classes have outlying prototypes, is taken out wholly.
 
     Outlying prototypes of the others are taken out too. An excluded client's weights become the mean of the others',
@@ -239,6 +237,7 @@ _OF_WEIGHTS = {
 _OF_PROTOTYPES = {"prototype-median": coordinate_median, "prototype-trimmed-mean": trimmed_mean}
 
 DEFENCES: Mapping[str, Defence] = {
+    "default": default,
     "outliers": outliers,
     **{name: of_weights(rule) for name, rule in _OF_WEIGHTS.items()},
     **{name: of_prototypes(rule) for name, rule in _OF_PROTOTYPES.items()},
@@ -249,13 +248,10 @@ DEFENCES: Mapping[str, Defence] = {
 
 def describe() -> list[dict[str, str]]:
     """Every defence: its name, what it looks at, and its description."""
-    rules = {**_OF_WEIGHTS, **_OF_PROTOTYPES, "outliers": outliers, "prototype-angle": angular_filter}
-    kinds = {"outliers": "weights, prototypes", **dict.fromkeys(_OF_WEIGHTS, "weights")}
-    return [
-        {
-            "name": name,
-            "of": kinds.get(name, "prototypes"),
-            "description": (rules[name].__doc__ or "").splitlines()[0],
-        }
-        for name in DEFENCES
-    ]
+    both = {"default": default, "outliers": outliers}
+    rules = {**_OF_WEIGHTS, **_OF_PROTOTYPES, **both, "prototype-angle": angular_filter}
+    kinds = {**dict.fromkeys(both, "weights, prototypes"), **dict.fromkeys(_OF_WEIGHTS, "weights")}
+    rows = [(name, kinds.get(name, "prototypes"), (rules[name].__doc__ or "").splitlines()[0]) for name in DEFENCES]
+    about = f"Reject what is {FAR:g} times as long as the median, and cap declared samples at {MOST} medians."
+    rows.append((LENGTHS, "weights, prototypes", about))
+    return [dict(zip(("name", "of", "description"), row, strict=True)) for row in rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from safetensors import SafetensorError
@@ -24,6 +24,10 @@ UNPACKED = 2**26
 
 FAR = 100.0
 """Times the median of a round: one so long outweighs all others. It may be honest where most hardly move."""
+
+
+MOST = 3
+"""Times the median of a round: what a client counts for at most, of the samples that it says it has."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +106,12 @@ class Schema:
             raise RefusedError(f"the prototypes {name} repeat a place or count nothing")
 
 
-def refusals(uploads: Upload, sent: Broadcast, declared: Sequence[int] | None, alone: bool = False) -> dict[int, str]:
+def refusals(uploads: Upload, sent: Broadcast, declared: Sequence[int] | None, lengths: bool = False) -> dict[int, str]:
     """Why uploads of a round, by their place in it, are rejected: by the same rules for every engine.
 
-    A number that is not finite, counts that the client's declared number of training samples does not allow, and,
-    unless each is judged `alone`, updates or prototypes FAR times as long as the median of the round.
+    A number that is not finite, counts below nothing, what is FAR times as long as the median, where `lengths` are
+    compared, and, where samples are `declared` and nothing is noisy: a variance below zero, counts that are not whole
+    or that the client's declared number of training samples does not allow.
     """
     sets = uploads.prototypes.items()
     rest = [*uploads.weights.values(), *uploads.numbers.values(), *uploads.sums.values()]
@@ -114,30 +119,51 @@ def refusals(uploads: Upload, sent: Broadcast, declared: Sequence[int] | None, a
     if not tensors or not len(tensors[0]):
         return {}
     checks = {"it holds a number that is not finite": _any([~tensor.isfinite() for tensor in tensors])}
+    spreads = [tensor for name, tensor in uploads.weights.items() if name.endswith("running_var")]
+    if spreads and declared is not None:
+        checks["it holds a variance below zero"] = _any([tensor < 0 for tensor in spreads])
     counts = [found.counts.flatten(1) for _, found in sets]
     samples = [uploads.numbers["samples"]] if "samples" in uploads.numbers else []
     if counts or samples:
         less = [*(some < 0 for some in counts), *(some < 1 for some in samples)]
         checks["it counts less than nothing"] = _any(less)
     if declared is not None and (counts or samples):
+        checks["it counts what is not whole"] = _any([some != some.round() for some in (*counts, *samples)])
         most = torch.tensor(declared, device=tensors[0].device)
         totals = [*(some.sum(1) for some in counts), *samples]
         checks["it counts more samples than it declared"] = _any([total > most for total in totals])
-    changes = [change.norm(dim=1) for change in uploads.changes(sent).values()]
-    if changes and not alone:
-        checks["its update is far longer than the others'"] = _far(torch.stack(changes).norm(dim=0))
-    lengths = [found.vectors.norm(dim=-1).flatten(1).amax(1) for _, found in sets]
-    if lengths and not alone:
-        checks["its prototypes are far longer than the others'"] = _any([_far(some) for some in lengths])
-    if uploads.sums and not alone:
-        each = [_far(tensor.double().view(len(tensor), -1).norm(dim=1)) for tensor in uploads.sums.values()]
-        checks["its sums are far longer than the others'"] = _any(each)
+    if lengths:
+        checks |= _too_long(uploads, sent)
     failed = torch.stack(list(checks.values()), 1).tolist()
     return {
         row: next(reason for reason, bad in zip(checks, found, strict=True) if bad)
         for row, found in enumerate(failed)
         if any(found)
     }
+
+
+def _too_long(uploads: Upload, sent: Broadcast) -> dict[str, Tensor]:
+    """Whose update, prototypes or sums are far longer than the others', by what is said of it."""
+    checks = {}
+    changes = [change.norm(dim=1) for change in uploads.changes(sent).values()]
+    if changes:
+        checks["its update is far longer than the others'"] = _far(torch.stack(changes).norm(dim=0))
+    longest = [found.vectors.norm(dim=-1).flatten(1).amax(1) for found in uploads.prototypes.values()]
+    if longest:
+        checks["its prototypes are far longer than the others'"] = _any([_far(some) for some in longest])
+    if uploads.sums:
+        each = [_far(tensor.double().view(len(tensor), -1).norm(dim=1)) for tensor in uploads.sums.values()]
+        checks["its sums are far longer than the others'"] = _any(each)
+    return checks
+
+
+def capped(uploads: Upload) -> Upload:
+    """The same with nobody counted for more than MOST times the median number of samples of the round."""
+    samples = uploads.numbers.get("samples")
+    if samples is None or not len(samples):
+        return uploads
+    most = (MOST * samples.double().median()).to(samples)
+    return replace(uploads, numbers={**uploads.numbers, "samples": samples.clamp(max=most)})
 
 
 def without(uploads: Upload, refused: Container[int]) -> Upload:

@@ -22,6 +22,7 @@ from protofed.messages import Upload
 from protofed.prototypes import Prototypes
 from protofed.randomness import generator
 from protofed.trust.attacker import Attack, Scene, clients_in, marked
+from protofed.trust.defended import STATISTICS
 
 EPSILON = 0.5
 """How much of the honest mean inner-product manipulation takes back."""
@@ -37,9 +38,6 @@ LENGTHS = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 90.0)
 """What a search tries first, in degrees off the honest mean and as multiples of the honest median's length."""
 
 FULLY = 5
-
-STATISTIC = ("running_mean", "running_var", "num_batches_tracked")
-"""Endings of the names of what a model counts rather than learns."""
 
 # What honest clients sent, and what harms.
 
@@ -165,7 +163,7 @@ def crafted(
     own, others = scene.own, scene.others
     changes, weights = others.changes(scene.sent), dict(own.weights)
     for name, rows in changes.items():
-        if name.endswith(STATISTIC):
+        if name.endswith(STATISTICS):
             continue
         found = of_weights(name, rows).expand(len(scene.rows), -1).view_as(own.weights[name])
         weights[name] = found + scene.sent.weights[name] if name in scene.sent.weights else found.clone()
@@ -197,14 +195,14 @@ def harm(scene: Scene, left: Upload) -> float:
         length = honest.square().sum().clamp(min=torch.finfo(honest.dtype).tiny)
         total += float(1 - (found * honest).sum() / length + 0.5 * (found - honest).norm() / length.sqrt())
     for name, sets in left.prototypes.items():
-        (right, held), (wrong, kept) = _held_mean(scene.others.prototypes[name]), _held_mean(sets)
+        (right, held), (wrong, kept) = (_held_mean(scene.others.prototypes[name]), _held_mean(sets))
         shift = (wrong - right).norm(dim=-1) / right.norm(dim=-1).clamp(min=torch.finfo(right.dtype).tiny)
         total += float(shift[held & kept].mean()) if bool((held & kept).any()) else 0.0
     return total
 
 
 def _mean_update(uploads: Upload, scene: Scene) -> Tensor | None:
-    rows = [rows for name, rows in uploads.changes(scene.sent).items() if not name.endswith(STATISTIC)]
+    rows = [rows for name, rows in uploads.changes(scene.sent).items() if not name.endswith(STATISTICS)]
     return torch.cat([_mean(uploads, some) for some in rows]) if rows and len(rows[0]) else None
 
 
@@ -395,7 +393,7 @@ class Sybils(Attack):
         """Each has prototypes of its own data."""
         weights = dict(scene.own.weights)
         for name, rows in scene.own.changes(scene.sent).items():
-            if not name.endswith(STATISTIC):
+            if not name.endswith(STATISTICS):
                 common = (3 * rows.mean(0)).expand_as(rows).view_as(weights[name])
                 weights[name] = common + scene.sent.weights[name] if name in scene.sent.weights else common.clone()
         return replace(scene.own, weights=weights)
@@ -427,7 +425,7 @@ class QuietBackdoor(Attack):
         """Three times what the backdoor adds to the honest mean, but no longer than the honest median."""
         weights, honest = dict(scene.own.weights), scene.others.changes(scene.sent)
         for name, rows in scene.own.changes(scene.sent).items():
-            if name.endswith(STATISTIC):
+            if name.endswith(STATISTICS):
                 continue
             wanted = honest[name].mean(0) + 3 * (rows - honest[name].mean(0))
             bound = honest[name].norm(dim=1).median()
