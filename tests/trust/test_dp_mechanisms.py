@@ -469,7 +469,9 @@ def test_a_run_stops_before_the_round_that_exceeds_its_budget(tmp_path: Path) ->
     said = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (said["privacy"], said["epsilon"], said["delta"]) == ("client", pytest.approx(costs[2]), 1e-6)
     assert replace(Result.read(tmp_path / "run"), folder=None) == replace(result, folder=None)
-    with pytest.raises(UserError, match=rf"invalid value '0\.5' for --epsilon: the first round takes ε = {costs[0]:.3g}"):
+    with pytest.raises(
+        UserError, match=rf"invalid value '0\.5' for --epsilon: the first round takes ε = {costs[0]:.3g}"
+    ):
         new_run(replace(given, epsilon=0.5))
 
 
