@@ -317,7 +317,7 @@ def test_what_was_run_with_another_protocol_is_said(tmp_path: Path) -> None:
 
 def test_data_that_is_not_at_hand_is_said(tmp_path: Path) -> None:
     assert [line[-1] for line in not_run(tmp_path, "fedplcc/table4")] == [
-        "domainnet (not available), cifar100 (not at hand)"
+        "domainnet (not available), cifar100 (not available)"
     ]
     assert [line[-1] for line in not_run(tmp_path, "fedproto/table4")] == [
         "cifar10, ResNet-18 of ImageNet (not available)"
