@@ -418,7 +418,7 @@ def test_keys_that_are_none_are_refused() -> None:
     one = Member.begin(0, range(2), 0, None)
     public = one.keys()
     for bad in (b"", bytes(PUBLIC), bytes(PUBLIC - 1)):
-        with pytest.raises(RefusedError, match="public key is none"):
+        with pytest.raises(RefusedError, match="public key is not valid"):
             again(one).share({0: public, 1: bad})
 
 
