@@ -13,6 +13,7 @@ import torch
 from protofed.data.federation_file import read_federation, write_federation
 from protofed.data.sources import cache
 from protofed.errors import UserError
+from protofed.evaluation.motion import Motion
 from protofed.evaluation.snapshot import Snapshot
 from protofed.experiment import Experiment
 from protofed.internal.tensor_files import read_tensors
@@ -83,6 +84,12 @@ def cached(path: Path) -> object:
     return float(found.train.x.sum()), found.classes, found.preparation, found.train.labels.tolist()
 
 
+def motion(path: Path) -> object:
+    """What the report plays."""
+    found = vars(Motion.read(path / "run" / "motion.safetensors"))
+    return {name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in found.items()}
+
+
 READ: dict[str, tuple[Callable[[Path], object], ...]] = {
     "run/config.yaml": (state,),
     "run/rounds.jsonl": (state, report, result),
@@ -90,6 +97,7 @@ READ: dict[str, tuple[Callable[[Path], object], ...]] = {
     "run/checkpoint/state.safetensors": (state,),
     "run/checkpoint/clients-0.bin": (state,),
     "run/snapshot.safetensors": (report, lambda path: repr(Snapshot.read(path / "run/snapshot.safetensors"))),
+    "run/motion.safetensors": (motion,),
     "failure.json": (FailedRun.read,),
     "federation.safetensors": (whole_federation,),
     "study/compare.yaml": (lambda path: ComparisonStudy.open(path / "study"),),

@@ -6,11 +6,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 from torch import Tensor
 
 from protofed.data.federation import Federation
@@ -21,8 +20,8 @@ from protofed.engines.client_group import Group
 from protofed.errors import UserError
 from protofed.evaluation.accuracy import models_of, sent_to
 from protofed.evaluation.snapshot import answers_of, described, server_sets
-from protofed.internal.atomic_files import write_file
 from protofed.internal.schema import made
+from protofed.internal.tensor_files import read_tensors, write_tensors
 from protofed.messages import Broadcast
 from protofed.prototypes import class_means
 from protofed.randomness import generator
@@ -101,9 +100,9 @@ class Motion:
 
     def write(self, path: Path) -> None:
         """As a safetensors file."""
-        tensors = {name: value.contiguous() for name, value in vars(self).items() if isinstance(value, Tensor)}
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         rest = {name: json.dumps(value) for name, value in vars(self).items() if not isinstance(value, Tensor)}
-        write_file(path, lambda draft: save_file(tensors, draft, rest), alone=True)
+        write_tensors(path, tensors, rest, alone=True)
 
     @classmethod
     def read(cls, path: Path) -> Motion:
@@ -111,9 +110,8 @@ class Motion:
         try:
             if path.stat().st_size > LARGEST:
                 raise UserError("size", path.stat().st_size, f"it has {LARGEST} bytes at most")
-            with safe_open(path, framework="pt") as file:
-                rest: dict[str, Any] = {name: json.loads(value) for name, value in (file.metadata() or {}).items()}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            tensors, about = read_tensors(path)
+            rest = {name: json.loads(value) for name, value in about.items()}
             return made("motion", cls, {**rest, **tensors})._checked()
         except (SafetensorError, OSError, ValueError, RecursionError) as error:  # UserError is a ValueError
             raise UserError("FILE", str(path), f"it cannot be read: {error}") from None
