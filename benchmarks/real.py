@@ -107,7 +107,7 @@ def page(results: Path = RESULTS) -> str:
 def _part(name: str, found: Mapping[str, Any]) -> str:
     runs = sum(one["runs"] for one in found["tuning"])
     head = ["method", "lr", "of a client's model", "own/own/…", *(f":{one}" for one in _metrics(name))]
-    head += [ALL, *(f":{one}" for one in _metrics(name)), "kB a round"]
+    head += [ALL, *(f":{one}" for one in _metrics(name)), "kB per round"]
     lines = [f"### {TABLES[name].title}", "", "```sh", TABLES[name].command, "```", ""]
     lines += ["| " + " | ".join(head) + " |", "|---|---:|---|" + "---:|" * (len(head) - 3), *_rows(name, found)]
     told = (

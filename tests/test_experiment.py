@@ -21,7 +21,7 @@ FIELDS = {item.name: item for item in dataclasses.fields(Experiment)}
 
 OTHER: dict[str, Any] = {
     **{"method": "fedproto", "params": {"lam": 0.5, "metric": "l2"}, "dataset": "mnist", "data_dir": "some where/ü"},
-    **{"public": "digits"},
+    **{"public": "digits", "motion": False},
     **{"train_size": 7, "split": "ways", "alpha": 1e-5, "min_size": 3, "balance": False, "ways": 4, "half_width": 0},
     **{"shots": 9, "test_shots": 15, "long_tail": 10.0, "val_fraction": 0.25, "clients": 8, "participation": 0.1},
     **{"model": "cnn"},
@@ -31,7 +31,7 @@ OTHER: dict[str, Any] = {
     **{"delays": "1,2.5", "tokenizer": "pieces.json", "vocabulary": 50, "length": 16},
     **{"start": "weights.safetensors", "encoder": "some encoder.safetensors"},
     **{"privacy": "client", "clip": 2.0, "noise": 1.5, "epsilon": 4.0, "delta": 1e-6, "min_count": 3},
-    **{"attack": "sign-flip", "attackers": 0.3, "defence": "median", "secure": True},
+    **{"attack": "sign-flip", "attackers": 0.3, "defence": "default", "secure": True, "trusted": "0,3"},
     **{"label": "ill", "client_column": "ward", "domain_column": "hospital", "test_column": "when", "drop": "name,id"},
     **{"categories": "code", "missing": "-9", "fill": "drop-row"},
     **{"episode_ways": 2, "episode_shots": 1, "episodes": 60, "metrics": "f1,auc", "val_metric": "f1"},
@@ -41,7 +41,7 @@ OTHER: dict[str, Any] = {
 """A value for every field that is not its default, but for those that exclude another."""
 PRIVATE = ("clip", "noise", "epsilon", "delta")
 """What goes with --privacy alone."""
-SYNCHRONOUS = ("participation", "drift", "drift_round", "defence", "privacy", *PRIVATE, "secure")
+SYNCHRONOUS = ("participation", "drift", "drift_round", "defence", "trusted", "privacy", *PRIVATE, "secure")
 EXCLUSIVE = {
     "steps": (("epochs",), 20),
     "optimiser": (("momentum",), "adam"),
@@ -85,7 +85,7 @@ def test_every_option_is_in_one_group() -> None:
 
 def test_the_machines_options_are_those_that_change_no_result() -> None:
     """A run over a network may go on with others of these, and of these alone."""
-    assert options("machine") == ("data_dir", "engine", "width", "device", "threads", "checkpoint_every")
+    assert options("machine") == ("data_dir", "engine", "width", "device", "threads", "checkpoint_every", "motion")
 
 
 EDGES: list[tuple[str, float, float, str]] = [

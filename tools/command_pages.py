@@ -25,6 +25,7 @@ PAGES = {
             "watch",
             "ui",
             "report",
+            "animate",
             "theory",
             "flower-app",
             "flower-baseline",

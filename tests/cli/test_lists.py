@@ -275,7 +275,7 @@ def test_a_new_split_is_a_function_and_a_line(tmp_path: Path, monkeypatch: pytes
 def test_help_of_compare_has_the_default_number_of_seeds_and_jobs(tmp_path: Path) -> None:
     shown = " ".join(succeed(tmp_path, "compare", "--help").out.split())
     assert f"How many seeds, from --seed on. [default: {SEEDS}]" in shown
-    assert f"[default: one a core, or up to {ON_A_GPU} on a GPU]" in shown
+    assert f"[default: one per core, or up to {ON_A_GPU} on a GPU]" in shown
 
 
 def test_help_does_not_wait_for_torch() -> None:

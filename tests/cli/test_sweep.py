@@ -101,7 +101,7 @@ def test_the_plot_is_a_picture(made: tuple[Path, Outcome]) -> None:
     with Image.open(made[0] / "sweep.png") as picture:
         colours = picture.convert("RGB").getcolors(2**24) or []
     seen = {colour for _, colour in colours}
-    assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00), (0x00, 0x9E, 0x73)} <= seen  # two settings and a method without k
+    assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00), (0x1C, 0xCD, 0x8E)} <= seen  # two settings and a method without k
 
 
 def test_progress_tells_runs_of_one_method_and_seed_apart(made: tuple[Path, Outcome]) -> None:

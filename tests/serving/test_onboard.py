@@ -157,5 +157,5 @@ def test_data_that_does_not_fit(exported: Exported, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"'cat' for class in --data"):
         onboard(exported.predictor, tmp_path / "other.npz")
     np.savez(tmp_path / "evil.npz", images=np.array([{}]), labels=np.zeros(1, np.int64))
-    with pytest.raises(UserError, match="damaged"):
+    with pytest.raises(UserError, match="pickled"):
         onboard(exported.predictor, tmp_path / "evil.npz")

@@ -56,7 +56,7 @@ def reproduce_command(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run a paper's table or figure, and show our numbers beside the paper's."""
+    """Run a paper's table or figure, and show both numbers."""
     from protofed.runs.folder import fresh_path
     from protofed.studies.reproduction import ReproductionStudy
     from protofed.studies.study import SEEDS

@@ -207,7 +207,7 @@ def split_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show which client holds what, or write which rows belong to which client."""
+    """Show which client holds what, or write whose each row is."""
     from protofed.data.build import division_of, federation_of
     from protofed.data.index_files import write_division
     from protofed.report.split_heatmap import heat_map

@@ -44,11 +44,11 @@ class DynamicRegulariser(FedAvg):
         return None
 
     def aggregate(self, uploads: Upload, server: Server) -> Broadcast:
-        """The mean of w_k, less h/α."""
+        """The mean of w_k, less h/α; BatchNorm's statistics are averaged, for a variance stays above 0."""
         mean = weighted_mean(uploads.weights, uploads.numbers["samples"].new_ones(len(server.clock.who)))
         part = len(server.clock.who) / server.clock.clients
         kept, weights = {}, dict(mean)
-        for name in (name for name, value in mean.items() if value.is_floating_point()):
+        for name in (name for name, value in mean.items() if value.is_floating_point() and "running_" not in name):
             old = server.previous.kept.get(name, mean[name].new_zeros(()))
             kept[name] = old - self.alpha * part * (mean[name] - server.previous.weights[name])
             weights[name] = mean[name] - kept[name] / self.alpha
