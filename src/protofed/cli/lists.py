@@ -24,7 +24,7 @@ def methods_command(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List the methods; of one, its paper, parameters and messages."""
+    """List the methods; of one, its paper and parameters."""
     from protofed.internal.plugins import is_code
     from protofed.methods import METHODS, describe, method_names
     from protofed.studies.paper_parameters import paper_values

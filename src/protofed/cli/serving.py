@@ -200,7 +200,10 @@ def onboard_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Let a new client join an exported model; only that client trains."""
+    """Let a new client join an exported model.
+
+    Only that client trains.
+    """
     from protofed.serving.onboard import EPOCHS, onboard
     from protofed.serving.predictor import load
 
