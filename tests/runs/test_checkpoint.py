@@ -134,7 +134,7 @@ def test_an_error_of_the_writer_is_an_error_of_the_run(
 ) -> None:
     """At the next checkpoint or, of the last one, at the end; what was there before stays."""
     run = play("fedproto", model=Plain, rounds=0)
-    run.experiment = dataclasses.replace(run.experiment, rounds=3)
+    run.experiment = dataclasses.replace(run.experiment, rounds=3, motion=False)
     folder = RunFolder.create(tmp_path / "run", run.experiment)
 
     def fail(*_: object) -> None:

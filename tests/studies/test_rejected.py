@@ -117,7 +117,8 @@ def test_a_data_frame_says_whose_upload_was_rejected_in_which_round(found: Compa
 
 
 def test_a_sweep_has_columns_of_them_in_its_table_and_file(tmp_path: Path) -> None:
-    made = sweep({"lr": [0.01, 0.02]}, [Liar], 1, jobs=1, out=tmp_path / "s", quiet=True, rounds=2, **TINY)
+    options = TINY | {"rounds": 2, "engine": "stacked"}
+    made = sweep({"lr": [0.01, 0.02]}, [Liar], 1, jobs=1, out=tmp_path / "s", quiet=True, **options)
     assert column(outcome_table(made), "rejected") == ["2.0", "2.0"]
     with (tmp_path / "s/sweep.csv").open() as file:
         lines = [line["mean"] for line in csv.DictReader(file) if line["quantity"] == "rejected_uploads"]
