@@ -21,7 +21,7 @@ from scipy.stats import spearmanr
 
 from protofed.report.plots import COLOURS
 from protofed.studies.papers import MEAN, PaperCell, find_target, read_paper, target_names
-from protofed.studies.reproduced import ACCURACIES, number
+from protofed.studies.reproduced import ACCURACIES, agrees, number
 from protofed.studies.study import SEEDS
 from tools.markdown import wrapped
 
@@ -39,6 +39,9 @@ UNTOLD = ("source", "for", "method", "params", "domains")
 """Of a protocol's statement: what is no value of the paper's, or told otherwise."""
 IN_THE_PAPER = ("Sec.", "Table", "Fig.", "Eq.")
 """What the source of a value begins with that the paper states."""
+
+KEPT, MANY = 0.8, 5
+"""A rank correlation from which the order of so many methods or more counts as the paper's."""
 
 Cell = Mapping[str, Any]
 Values = npt.NDArray[np.float64]
@@ -109,7 +112,8 @@ class Page:
         columns = ["dataset", "setting", "method", "measured", "paper", "ours", "difference", "each seed"]
         lines = [*self._commands(*names), "", _row([*columns, "seconds", "MB sent"])]
         lines.append("|---|---|---|---|---:|---:|---:|---|---:|---:|")
-        lines += [_row(_texts(cell, found["costs"])) for cell in cells]
+        full = _is_full(found)
+        lines += [_row(_texts(cell, found["costs"], full)) for cell in cells]
         orders = [f"- {where}: ρ = {rho:.2f} over {count} methods" for where, rho, count in _orders(cells)]
         if orders:
             lines += ["", "Order of the methods, Spearman's ρ between the paper's and ours:", "", *orders]
@@ -228,15 +232,34 @@ class Page:
         return found
 
     def summary(self, tables: Mapping[str, Iterable[str]]) -> str:
-        """A line a table: how many cells, how many within both spreads, and whether the order of methods holds."""
-        lines = [_row(["table", "accuracies", "within both spreads", "mean difference", "order of methods, ρ"])]
+        """A line a table: how many cells, how many agree, and whether the order of methods holds.
+
+        What a reduced protocol gives is not compared with the paper's level.
+        """
+        lines = [_row(["table", "accuracies", "in agreement", "mean difference", "order of methods, ρ"])]
         lines.append("|---|---:|---:|---:|---|")
         for title, names in tables.items():
-            cells = [cell for cell in self.measured(*names)["cells"] if _is_accuracy(cell)]
-            near = sum(not _differs(cell) for cell in cells)
-            mean = statistics.fmean(cell["difference"] for cell in cells)
+            found = self.measured(*names)
+            cells = [cell for cell in found["cells"] if _is_accuracy(cell)]
+            levels = [*_levels(cells)] if _is_full(found) else ["–", "–"]
             orders = ", ".join(f"{rho:.2f}" for _, rho, _ in _orders(cells))
-            lines.append(_row([title, str(len(cells)), str(near), f"{mean:+.1f}", orders or "–"]))
+            lines.append(_row([title, str(len(cells)), *levels, orders or "–"]))
+        return "\n".join(lines)
+
+    def papers(self, papers: Mapping[str, Mapping[str, Iterable[Iterable[str]]]]) -> str:
+        """A line a paper and reading: what was run at full protocol, what agrees, and where the order holds."""
+        head = ["paper", "reading", "accuracies", "in agreement", "mean difference", f"orders with ρ ≥ {KEPT}"]
+        lines = [_row(head), "|---|---|---:|---:|---:|---:|"]
+        for paper, readings in papers.items():
+            for reading, tables in readings.items():
+                parts = [self.measured(*names) for names in tables]
+                reduced = [part["name"] for part in parts if not _is_full(part)]
+                if reduced:
+                    raise ValueError(f"reduced protocols: {reduced}")
+                cells = [cell for part in parts for cell in part["cells"] if _is_accuracy(cell)]
+                orders = [rho for part in parts for _, rho, count in _orders(part["cells"]) if count >= MANY]
+                kept = f"{sum(rho >= KEPT for rho in orders)} of {len(orders)}" if orders else "–"
+                lines.append(_row([paper, reading, str(len(cells)), *_levels(cells), kept]))
         return "\n".join(lines)
 
     def worth(self, scenario: Scenario) -> list[Worth]:
@@ -375,9 +398,19 @@ def _is_accuracy(cell: Cell) -> bool:
     return cell["paper"] is not None and cell["metric"] in ACCURACIES
 
 
-def _differs(cell: Cell) -> bool:
-    """By more than the two spreads together; one that the paper does not give counts as 0. One seed says nothing."""
-    return len(cell["values"]) > 1 and bool(abs(cell["difference"]) > cell["ours_std"] + (cell["paper_std"] or 0))
+def _is_full(table: Mapping[str, Any]) -> bool:
+    return find_target(table["name"], table["variant"]).full
+
+
+def _levels(cells: Sequence[Cell]) -> tuple[str, str]:
+    """How many accuracies agree, with their part of all, and the mean difference."""
+    near = sum(_agrees(cell) for cell in cells)
+    mean = statistics.fmean(cell["difference"] for cell in cells)
+    return f"{near} ({near / len(cells):.0%})", f"{mean:+.1f}"
+
+
+def _agrees(cell: Cell) -> bool:
+    return agrees(cell["difference"], cell["values"])
 
 
 def _orders(cells: Iterable[Cell]) -> Iterator[tuple[str, float, int]]:
@@ -393,12 +426,13 @@ def _orders(cells: Iterable[Cell]) -> Iterator[tuple[str, float, int]]:
             yield f"{dataset}, {setting}", float(rho), len(some)
 
 
-def _texts(cell: Cell, costs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _texts(cell: Cell, costs: Mapping[str, Mapping[str, Any]], full: bool) -> list[str]:
+    """A cell as a line of a table; what a reduced protocol gives is not marked as different."""
     sent, seconds = _cost(cell, costs)
     difference = (
         ""
         if cell["difference"] is None
-        else f"{cell['difference']:+,.2f}" + " ≠" * (_is_accuracy(cell) and _differs(cell))
+        else f"{cell['difference']:+,.2f}" + " ≠" * (full and _is_accuracy(cell) and not _agrees(cell))
     )
     each = " ".join(number(value) for value in cell["values"])
     words = [cell["dataset"], cell["setting"], cell["method"], _measured(cell)]

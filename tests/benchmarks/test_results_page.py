@@ -24,10 +24,11 @@ def cell(method: str, paper: float | None, ours: float, **other: Any) -> dict[st
     return words | numbers | rest | other
 
 
-def write(folder: Path, name: str, *cells: dict[str, Any]) -> None:
+def write(folder: Path, name: str, *cells: dict[str, Any], variant: str | None = None) -> None:
     cost = {"rounds": 3, "seconds": 12.4, "bytes_up": 1e6, "bytes_down": 5e5, "clients": 2, "device": "cpu"}
     costs = {one["method"]: cost for one in cells}
-    text = json.dumps({"command": f"protofed reproduce {name}", "cells": cells, "costs": costs})
+    what = {"name": "fedsc/table1", "variant": variant, "command": f"protofed reproduce {name}"}
+    text = json.dumps({**what, "cells": cells, "costs": costs})
     (folder / f"{name}.json").write_text(text)
 
 
@@ -56,7 +57,7 @@ def test_a_cell_has_both_numbers_the_difference_and_its_cost(tmp_path: Path) -> 
         tmp_path,
         "t",
         cell("A", 70.0, 71.25),
-        cell("B", 70.0, 72.0),
+        cell("B", 70.0, 72.5),
         cell("C", None, 50.0),
         cell("none", 1.0, 1.0) | {"ours": None},
     )
@@ -64,13 +65,32 @@ def test_a_cell_has_both_numbers_the_difference_and_its_cost(tmp_path: Path) -> 
     assert lines[:3] == ["```sh", "protofed reproduce t    # on a CPU", "```"]
     rows = [[text.strip() for text in line.split("|")[1:-1]] for line in lines if line.startswith("| D")]
     assert rows[0][2:] == ["A", "own/all/head", "70.00 ± 0.50", "71.25 ± 1.00", "+1.25", "70.25 72.25", "12", "1.5"]
-    assert [row[6] for row in rows] == ["+1.25", "+2.00 ≠", ""]  # the spreads together are 1.5
+    assert [row[6] for row in rows] == ["+1.25", "+2.50 ≠", ""]
     assert rows[2][4] == "–"
 
 
-def test_one_seed_is_not_marked_as_different(tmp_path: Path) -> None:
-    write(tmp_path, "t", cell("A", 70.0, 80.0, ours_std=0.0, values=[80.0]))
-    assert "| 80.00 | +10.00 | 80.00 |" in Page(tmp_path).table("t")
+def test_a_reduced_protocol_is_not_compared_with_the_papers_level(tmp_path: Path) -> None:
+    write(tmp_path, "t", cell("A", 70.0, 20.0), variant="reduced")
+    assert "| -50.00 |" in Page(tmp_path).table("t")
+    assert Page(tmp_path).summary({"t": ["t"]}).endswith("| t | 1 | – | – | – |")
+    with pytest.raises(ValueError, match="reduced protocols"):
+        Page(tmp_path).papers({"FedSC": {"short": [["t"]]}})
+
+
+def test_a_paper_has_a_line_for_each_reading(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "t",
+        *(cell(name, paper, paper + 1) for name, paper in zip("ABCDE", (1.0, 2.0, 3.0, 4.0, 5.0), strict=True)),
+    )
+    write(
+        tmp_path,
+        "u",
+        *(cell(name, paper, 9 - paper) for name, paper in zip("ABCDE", (1.0, 2.0, 3.0, 4.0, 5.0), strict=True)),
+    )
+    *_, both, one = Page(tmp_path).papers({"P": {"both": [["t"], ["u"]], "one": [["u"]]}}).splitlines()
+    assert both == "| P | both | 10 | 7 (70%) | +2.0 | 1 of 2 |"
+    assert one == "| P | one | 5 | 2 (40%) | +3.0 | 0 of 1 |"
 
 
 @pytest.mark.parametrize(("ours", "rho"), [((3, 2, 1), "-1.00"), ((1, 2, 3), "1.00"), ((2, 1, 3), "0.50")])
@@ -101,7 +121,7 @@ def test_tables_of_several_files_are_one(tmp_path: Path) -> None:
     assert page.ours("t", "u", method="B") == "5.00 ± 1.00"
     assert page.paper("t", "u", method="B") == "2.00 ± 0.50"
     summary = page.summary({"both": ["t", "u"]}).splitlines()[-1]
-    assert summary == "| both | 2 | 1 | +1.5 | – |"
+    assert summary == "| both | 2 | 1 (50%) | +1.5 | – |"
     with pytest.raises(ValueError, match="0 cells"):
         page.ours("t", method="Z")
 

@@ -45,7 +45,8 @@ def reproduce_command(
     ] = None,
     method: Methods = None,
     variant: Annotated[
-        str | None, typer.Option("--variant", metavar="STR", help="A named reduction of the paper's protocol.")
+        str | None,
+        typer.Option("--variant", metavar="STR", help="A named reduction or another reading of the paper's protocol."),
     ] = None,
     seeds: Seeds = None,
     jobs: Jobs = None,

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,20 @@ from protofed.studies.spread import Spread
 ROUNDS_TO = "rounds_to_"
 ACCURACIES = ("test_acc", "mean_client_test_acc", "global_test_acc", "final_acc", EACH_ROUND)
 """The metrics that are accuracies, whichever one the trial reads."""
+
+NEAR, NOISY = 2.0, 5.0
+"""Points: accuracies that differ by no more agree, and by more than the second they do not, whatever the noise."""
+
+
+def agrees(difference: float, values: Sequence[float]) -> bool:
+    """Say whether an accuracy is as a paper has it: within 2 points, or twice the standard error over seeds (5 at most).
+
+    Args:
+        difference: ours, on the mean over seeds, minus the paper's, in points.
+        values: ours of each seed. Spreads over clients say nothing about how sure a mean is.
+    """
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return abs(difference) <= min(max(NEAR, 2 * error), NOISY)
 
 
 @dataclass(frozen=True)
@@ -63,6 +78,13 @@ class ReproducedCell:
     def difference(self) -> float | None:
         """Ours minus the paper's."""
         return None if self.ours is None or self.cell.published is None else self.ours.mean - self.cell.published
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether an accuracy agrees with the paper's, if the protocol is; None where one is missing, or is none."""
+        if self.ours is None or self.difference is None or self.cell.metric not in ACCURACIES:
+            return None
+        return agrees(self.difference, self.ours.values)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -127,7 +149,14 @@ class Reproduction:
         for row in self.rows:
             if row.missing:
                 missing[row.missing] = missing.get(row.missing, 0) + 1
-        return notes + [f"{number} of {len(self.rows)} cells: {reason}" for reason, number in missing.items()]
+        notes += [f"{number} of {len(self.rows)} cells: {reason}" for reason, number in missing.items()]
+        known = [row.agrees for row in self.rows if row.agrees is not None]
+        if not known:
+            return notes
+        if not self.target.full:
+            return [*notes, "a reduced protocol: its accuracies cannot be compared with the paper's"]
+        within = f"within {NEAR:g} points, or twice the standard error over seeds, {NOISY:g} at most"
+        return [*notes, f"{sum(known)} of {len(known)} accuracies agree with the paper's: {within}"]
 
     def lines(self) -> list[list[str]]:
         """The rows as text under COLUMNS."""
@@ -135,12 +164,14 @@ class Reproduction:
 
     def to_json(self) -> str:
         """The text of table.json."""
-        target = {name: getattr(self.target, name) for name in ("name", "title", "paper", "link", "variant", "about")}
+        target = {
+            name: getattr(self.target, name) for name in ("name", "title", "paper", "link", "variant", "full", "about")
+        }
         trials = {
             trial.name: {"experiment": dict(trial.values), "sources": dict(trial.sources)}
             for trial in self.target.trials()
         }
-        rows = [row.to_dict() for row in self.rows]
+        rows = [row.to_dict() | {"agrees": row.agrees if self.target.full else None} for row in self.rows]
         costs = {name: dataclasses.asdict(cost) for name, cost in self.costs.items()}
         values = {**target, "command": self.command, "seeds": self.seeds, "notes": self.notes()}
         values |= {"cells": rows, "costs": costs, "protocol": trials}

@@ -135,6 +135,7 @@ class Target:
     paper: str
     link: str
     variant: str | None
+    full: bool  # whether it is trained as long and on as much as in the paper, so that levels can be compared
     about: str  # the variant, in words
     cells: tuple[PaperCell, ...]
     drawn: Drawing | None = None  # none: a table
@@ -157,25 +158,25 @@ def target_names() -> list[str]:
 
 
 def variant_names(paper: str) -> list[str]:
-    """The named reductions of a paper's protocol."""
+    """The named reductions and other readings of a paper's protocol."""
     return list(read_paper(paper).get("variants", {}))
 
 
 @cache
 def find_target(name: str, variant: str | None = None) -> Target:
-    """A table or figure with the paper's protocol, or with a named reduction of it."""
+    """A table or figure with the paper's protocol, or with a named reduction or another reading of it."""
     if name not in target_names():
         raise unknown("TABLE", name, target_names(), see="protofed reproduce --list")
     stem, _, key = name.partition("/")
     if variant is not None and variant not in variant_names(stem):
         raise unknown("--variant", variant, variant_names(stem))
     paper = read_paper(stem)
-    reduced = {} if variant is None else paper["variants"][variant]
-    cells = tuple(_Planner(paper, paper["targets"][key], reduced.get("protocol", ())).cells())
-    about = reduced.get("about", "")
+    reading = {"full": True} if variant is None else paper["variants"][variant]
+    cells = tuple(_Planner(paper, paper["targets"][key], reading.get("protocol", ())).cells())
+    full, about = reading.get("full", False), reading.get("about", "")
     told = paper["targets"][key]
     drawn = Drawing.of(told)
-    return Target(name, told["title"], paper["title"], paper["link"], variant, about, cells, drawn)
+    return Target(name, told["title"], paper["title"], paper["link"], variant, full, about, cells, drawn)
 
 
 @cache
