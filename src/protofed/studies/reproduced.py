@@ -33,7 +33,7 @@ NEAR, NOISY = 2.0, 5.0
 
 
 def agrees(difference: float, values: Sequence[float]) -> bool:
-    """Say whether an accuracy is as a paper has it: within 2 points, or twice the standard error over seeds (5 at most).
+    """Say whether an accuracy is a paper's: within 2 points, or twice the standard error over seeds, at most 5.
 
     Args:
         difference: ours, on the mean over seeds, minus the paper's, in points.

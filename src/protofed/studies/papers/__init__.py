@@ -171,7 +171,7 @@ def find_target(name: str, variant: str | None = None) -> Target:
     if variant is not None and variant not in variant_names(stem):
         raise unknown("--variant", variant, variant_names(stem))
     paper = read_paper(stem)
-    reading = {"full": True} if variant is None else paper["variants"][variant]
+    reading: Mapping[str, Any] = {"full": True} if variant is None else paper["variants"][variant]
     cells = tuple(_Planner(paper, paper["targets"][key], reading.get("protocol", ())).cells())
     full, about = reading.get("full", False), reading.get("about", "")
     told = paper["targets"][key]
