@@ -77,7 +77,7 @@ def serve(federation: FederationFolder, ready: Callable[[], None], metrics_port:
             try:
                 _listen(listening, told, ready, lambda: attendance.look(link.online(state)))
             finally:
-                events.close()
+                attendance.close()
                 events.write(kind="server.stop", why="it was told to end" if told else "it has ended by itself")
     if not told:
         raise LostError(f"the server has ended; see {federation.log}")
