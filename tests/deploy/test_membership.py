@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import hashlib
+import io
 import json
 import os
 import time
@@ -23,7 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from flwr.app import Message
 from flwr.supercore.primitives.asymmetric import sign_message
 
-from protofed.deploy import client, wire
+from protofed.deploy import client, warm_worker, wire
 from protofed.deploy.federation import FederationFolder
 from protofed.deploy.fleet import Fleet
 from protofed.deploy.joining import check_keys, notes
@@ -500,6 +501,21 @@ def test_a_new_run_deletes_what_is_old_and_says_so(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "memory").iterdir()] == ["second"]
     (line,) = (tmp_path / "events.jsonl").read_text().splitlines()
     assert json.loads(line)["run"] == "first"
+
+
+def test_a_client_that_starts_deletes_what_is_old_and_says_so(tmp_path: Path) -> None:
+    """Whether or not a new run ever comes."""
+    (tmp_path / "client.yaml").write_text("id: 0\nkeep_days: 2\n")
+    for run, ago in {"old": 3, "young": 1}.items():
+        place = tmp_path / "memory" / run
+        place.mkdir(parents=True)
+        os.utime(place, (time.time() - ago * 86_400,) * 2)
+    answers = io.BytesIO()
+    warm_worker.serve(warm_worker.OwnersWord(tmp_path / "client.yaml", None), io.BytesIO(), answers)
+    assert wire.read_frame(io.BytesIO(answers.getvalue()))[0] == {"ready": True}
+    assert [path.name for path in (tmp_path / "memory").iterdir()] == ["young"]
+    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [(line["kind"], line.get("run")) for line in lines] == [("limits", None), ("forgotten", "old")]
 
 
 def test_rows_of_new_clients() -> None:
