@@ -33,7 +33,7 @@ unit: .venv/.tests-installed
 
 # A cell of every table and figure, the notebook, the benchmarks and the slower tests of processes, end to end: minutes.
 test-slow: .venv/.tests-installed
-	$(BIN)/pip $(INSTALL) -e '.[test,docs]'
+	$(BIN)/pip $(INSTALL) -e '.[test,docs,lint]'
 	$(ALONE) $(BIN)/pytest -n 2 -m slow
 
 # Faults and refusals of a federation of real processes, and Flower's simulation: half an hour.

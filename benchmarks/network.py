@@ -1,8 +1,9 @@
 """python -m benchmarks.network: what a federation over TLS costs besides training, and what its processes take.
 
 Clients hold almost no images, so a round is all overhead: finding work, carrying messages, keeping models. FedAvg
-sends the whole model both ways; its size is that of a message. Everything runs on this machine, over loopback. With
-`--versus SRC`, the sources of another version, both are measured in turn.
+sends the whole model both ways; its size is that of a message. One client with a model of protofed's own, which it
+really trains, shows what memory a client takes. Everything runs on this machine, over loopback. With `--versus SRC`,
+the sources of another version, both are measured in turn.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
+
+from benchmarks.marked import RESULTS, write_part
+from protofed.internal.atomic_files import write_text
 
 MODEL = """\
 import torch
@@ -42,6 +47,12 @@ class Heavy(nn.Sequential):
         super().__init__(Ballast(), nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, classes))
 """
 """A model of any size that costs next to nothing to train and test; random, because Flower sends equal parts once."""
+BALLAST = "ballast"
+"""What it is called."""
+IMAGES = 400
+"""Of a client that really trains."""
+CLIENT = ("worker", "deploy client")
+"""The processes of a client."""
 BEGIN, END = "<!-- begin: written by python -m benchmarks.network -->", "<!-- end: network -->"
 KINDS = {
     "flower-superlink": "SuperLink",
@@ -63,83 +74,126 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.network", description=__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--megabytes", type=float, nargs="+", default=[1.0, 40.0])
+    parser.add_argument("--models", nargs="*", default=["cnn"], help="of protofed's own, with one client")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--versus", type=Path, metavar="SRC", help="sources of another version, measured beside")
-    parser.add_argument("--out", type=Path, default=Path("runs/network.json"), help="what it holds is kept")
+    parser.add_argument("--out", type=Path, default=RESULTS / "network.json", help="what it holds is kept")
     parser.add_argument("--page", type=Path, help="Markdown page whose marked part is written anew")
     asked = parser.parse_args(words)
     found: dict[str, Any] = json.loads(asked.out.read_text("utf-8")) if asked.out.exists() else {}
     ways = {"now": None} if asked.versus is None else {"before": asked.versus.resolve(), "now": None}
-    for megabytes in asked.megabytes:
-        for clients in asked.clients:
-            for way, source in ways.items():
-                name = f"{way}, {clients} clients, {megabytes:g} MB"
-                if name not in found:
-                    found[name] = {"way": way, **measure(clients, megabytes, asked.rounds, source)}
-                    asked.out.parent.mkdir(parents=True, exist_ok=True)
-                    asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-                print(name, json.dumps(found[name]), flush=True)
+    cases = [(clients, megabytes) for megabytes in asked.megabytes for clients in asked.clients]
+    for clients, model in [*cases, *((1, model) for model in asked.models)]:
+        for way, source in ways.items():
+            name = f"{way}, {clients} clients, {model if isinstance(model, str) else f'{model:g} MB'}"
+            if name not in found:
+                found[name] = {"way": way, **measure(clients, model, asked.rounds, source)}
+                asked.out.parent.mkdir(parents=True, exist_ok=True)
+                write_text(asked.out, json.dumps(found, indent=1) + "\n")
+            print(name, json.dumps(found[name]), flush=True)
     if asked.page is not None:
-        head, _, rest = asked.page.read_text(encoding="utf-8").partition(BEGIN)
-        text = f"{table(found)}\n\n{processes(found)}"
-        asked.page.write_text(f"{head}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+        write_part(asked.page, text(found), BEGIN, END)
     return 0
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """What stands on the page."""
+    return "\n\n".join([table(found), processes(found), *memory(found)])
+
+
+def memory(found: Mapping[str, Any]) -> list[str]:
+    """A sentence a model of protofed's own: what a client takes in all."""
+    rows = [row for row in found.values() if row["way"] == "now" and row["model"] != BALLAST]
+    return [
+        f"A client with `--model {row['model']}` takes {sum(row['memory'][kind] for kind in CLIENT) / 1e6:.0f} MB in "
+        f"all: {row['memory']['worker'] / 1e6:.0f} its worker and {row['memory']['deploy client'] / 1e6:.0f} its node."
+        for row in rows
+    ]
 
 
 def table(found: Mapping[str, Any]) -> str:
     """A line a measurement: seconds of a round."""
     lines = [
-        "| version | clients | message | seconds per round | with a test | times |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| version | clients | model | message | seconds per round | with a test | times |",
+        "|---|---:|---|---:|---:|---:|---:|",
     ]
     for row in found.values():
         plain, tested = row["seconds"], row["with_test"]
-        cells = [row["way"], str(row["clients"]), f"{row['megabytes']:g} MB", f"{plain:.2f}", f"{tested:.2f}"]
+        cells = [*_named(row), f"{plain:.2f}", f"{tested:.2f}"]
         lines.append(f"| {' | '.join(cells)} | {tested / plain:.2f} |")
     return "\n".join(lines)
 
 
 def processes(found: Mapping[str, Any]) -> str:
     """A line a kind of process: what it takes."""
-    lines = ["| version | clients | message | process | CPU seconds per round | MB |", "|---|---:|---:|---|---:|---:|"]
+    lines = [
+        "| version | clients | model | message | process | CPU seconds per round | MB |",
+        "|---|---:|---|---:|---|---:|---:|",
+    ]
     for row in found.values():
         for kind in (kind for kind in KINDS.values() if kind in row["memory"]):
-            cells = [row["way"], str(row["clients"]), f"{row['megabytes']:g} MB", kind]
-            cells += [f"{row['cpu'].get(kind, 0):.2f}", f"{row['memory'][kind] / 1e6:.0f}"]
+            cells = [*_named(row), kind, f"{row['cpu'].get(kind, 0):.2f}", f"{row['memory'][kind] / 1e6:.0f}"]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def measure(clients: int, megabytes: float, rounds: int, source: Path | None) -> dict[str, Any]:
-    """The median round of a federation with and without a test, and what each kind of process takes."""
-    with tempfile.TemporaryDirectory(prefix="protofed-") as place, Watch() as watch:
-        folder = Path(place)
-        model = f"{folder / 'heavy.py'}:Heavy"
-        (folder / "heavy.py").write_text(MODEL.format(numbers=round(megabytes * 1e6 / 4)), encoding="utf-8")
-        experiment = {"method": "fedavg", "dataset": "digits", "train_size": 20 * clients, "split": "iid"}
-        experiment |= {"model": model, "rounds": rounds, "lr": 0.0001}
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        here = Federation(folder, source)
-        here.do("init", "F", "--clients", str(clients), "--port", port, "--minimum", str(clients))
-        for number in range(clients):
-            with (folder / f"F/clients/{number}/client.yaml").open("a", encoding="utf-8") as file:
-                file.write(yaml.safe_dump({"methods": ["fedavg", model], "threads": 1}))
-        seconds = {}
-        with here.running("server", "F"), here.clients(clients):
-            for name, every in (("seconds", rounds), ("with_test", 1)):
-                path = folder / f"{name}.yaml"
-                path.write_text(yaml.safe_dump(experiment | {"eval_every": every}), encoding="utf-8")
-                before = dict(watch.cpu)
-                here.do("run", "F", path.name, "--out", name, "--quiet")
-                lines = [json.loads(line) for line in (folder / name / "rounds.jsonl").read_text("utf-8").splitlines()]
-                # the first round meets the clients, the last tests the models
-                seconds[name] = statistics.median(line["seconds"] for line in lines[1:-1])
-                if name == "seconds":
-                    cpu = {kind: (used - before.get(kind, 0.0)) / rounds for kind, used in watch.cpu.items()}
-    about = {"clients": clients, "megabytes": megabytes, "rounds": rounds}
-    return {**about, **seconds, "cpu": cpu, "memory": dict(watch.most)}
+def _named(row: Mapping[str, Any]) -> list[str]:
+    return [row["way"], str(row["clients"]), row["model"], f"{row['megabytes']:.2g} MB"]
+
+
+def measure(clients: int, model: float | str, rounds: int, source: Path | None) -> dict[str, Any]:
+    """The median round of a federation with and without a test, and what each kind of process takes.
+
+    Args:
+        clients: how many.
+        model: megabytes of ballast, or a model of protofed's own.
+        rounds: of each of the two runs.
+        source: the sources of another version.
+    """
+    with tempfile.TemporaryDirectory(prefix="protofed-") as place:
+        folder = Path(place).resolve()
+        # Flower's processes, which an older version starts, work elsewhere
+        with Watch(folder if source is None else None) as watch:
+            return played(Federation(folder, source), watch, clients, model, rounds)
+
+
+def played(here: Federation, watch: Watch, clients: int, model: float | str, rounds: int) -> dict[str, Any]:
+    """The same in a folder, while somebody watches."""
+    folder = here.place
+    experiment: dict[str, Any] = {"method": "fedavg", "split": "iid", "rounds": rounds}
+    says: dict[str, Any] = {"threads": 1}
+    if isinstance(model, str):
+        named = model
+        images = np.random.default_rng(0).integers(0, 256, (IMAGES, 3, 32, 32), dtype=np.uint8)
+        np.savez(folder / "mine.npz", images=images, labels=np.arange(IMAGES) % 10)
+        says["data"] = str(folder / "mine.npz")
+    else:
+        named = f"{folder / 'heavy.py'}:Heavy"
+        (folder / "heavy.py").write_text(MODEL.format(numbers=round(model * 1e6 / 4)), encoding="utf-8")
+        experiment |= {"dataset": "digits", "train_size": 20 * clients, "lr": 0.0001}
+    experiment["model"] = named
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    here.do("init", "F", "--clients", str(clients), "--port", port, "--minimum", str(clients))
+    for number in range(clients):
+        with (folder / f"F/clients/{number}/client.yaml").open("a", encoding="utf-8") as file:
+            file.write(yaml.safe_dump(says | {"methods": ["fedavg", named]}))
+    seconds = {}
+    with here.running("server", "F"), here.clients(clients):
+        for name, every in (("seconds", rounds), ("with_test", 1)):
+            path = folder / f"{name}.yaml"
+            path.write_text(yaml.safe_dump(experiment | {"eval_every": every}), encoding="utf-8")
+            before = dict(watch.cpu)
+            here.do("run", "F", path.name, "--out", name, "--quiet")
+            lines = [json.loads(line) for line in (folder / name / "rounds.jsonl").read_text("utf-8").splitlines()]
+            # the first round meets the clients, the last tests the models
+            seconds[name] = statistics.median(line["seconds"] for line in lines[1:-1])
+            if name == "seconds":
+                cpu = {kind: (used - before.get(kind, 0.0)) / rounds for kind, used in watch.cpu.items()}
+    sent = lines[1]["bytes_up"] / clients / 1e6
+    about = {"clients": clients, "model": model if isinstance(model, str) else BALLAST, "megabytes": sent}
+    return {**about, "rounds": rounds, **seconds, "cpu": cpu, "memory": dict(watch.most)}
 
 
 class Watch(threading.Thread):

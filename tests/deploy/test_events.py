@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from protofed.deploy import events
 from protofed.deploy.attendance import Attendance
-from protofed.deploy.events import EVENTS, Event, Events, Reader, events_of, member_changed
+from protofed.deploy.events import CONNECTIONS, EVENTS, Event, Events, Reader, events_of, member_changed
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -83,12 +83,33 @@ def test_what_others_cause_is_counted_when_it_is_too_much(tmp_path: Path, monkey
     for number in range(1000):
         there.refused(f"10.0.0.{number}", 401, "it has no key", None)
         there.refused("10.0.0.1", 403, "it speaks for another", 7)
-    log.close()
-    written = lines(tmp_path / EVENTS)
+    there.close()
+    written = lines(tmp_path / CONNECTIONS)
     assert len(written) == 5 + 2
     assert sum(line.get("times", 1) for line in written if line["refused"] == "it has no key") == 1000
     assert sum(line.get("times", 1) for line in written if line.get("client") == 2) == 1000
     assert there.refusals == {"not_signed": 1000, "not_admitted": 1000}
+
+
+def test_who_is_turned_away_pushes_no_other_event_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long somebody knocks: years of the most that is written, here in small files."""
+    monkeypatch.setattr(events, "LARGEST", 2000)
+    monkeypatch.setattr(events, "KEPT", 2)
+    now = [0.0]
+    monkeypatch.setattr("protofed.deploy.events.time.monotonic", lambda: now[0])
+    log = Events(tmp_path / EVENTS)
+    log.write(kind="run.begin", run="a")
+    there = Attendance(log, lambda: {7: 2})
+    for hour in range(20):
+        now[0] = hour * 3600.0
+        for number in range(210):
+            there.refused(f"10.0.0.{number}", 401, "it has no key", None if number % 2 else 7)
+    there.close()
+    assert kinds(Reader(tmp_path / EVENTS)) == ["run.begin"]
+    files = [path for path in tmp_path.glob("*.jsonl") if path.name != EVENTS]
+    assert len(files) == 3
+    assert all(path.stat().st_size <= 2000 for path in files)
+    assert set(kinds(Reader(tmp_path / CONNECTIONS))) == {"connection"}
 
 
 def test_what_is_counted_takes_bounded_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,21 +7,23 @@ import resource
 import socket
 import ssl
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
 import pytest
 
 from protofed.deploy import listener
 from protofed.deploy.attendance import Attendance
-from protofed.deploy.events import EVENTS, Events
+from protofed.deploy.events import CONNECTIONS, EVENTS, Events
 from protofed.deploy.federation import FederationFolder, init
 from protofed.deploy.fleet import Fleet
-from protofed.deploy.link import open_state
+from protofed.deploy.link import online, open_state
 from protofed.deploy.listener import Listener
 from protofed.deploy.membership import enrol
-from protofed.deploy.node import Line
+from protofed.deploy.node import Line, is_final, why_lost
 from protofed.deploy.processes import free_port
 from tests.support.federation_processes import until
 
@@ -95,10 +97,120 @@ def test_an_address_that_a_stranger_tells_is_not_believed(tmp_path: Path) -> Non
         line = half_a_request(made)
         line.send(b"y\r\nX-Forwarded-For: 203.0.113.9\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
         assert line.recv(100).startswith(b"HTTP/1.1 401")
-        log = made.server / EVENTS
+        log = made.server / CONNECTIONS
         until(lambda: log.exists() and "connection" in log.read_text())
         (event,) = [json.loads(text) for text in log.read_text().splitlines() if '"connection"' in text]
         assert event["address"] == "127.0.0.1"
+
+
+NONSENSE = (
+    b"nonsense\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    bytes(range(256)) * 40,
+    b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: x\r\nflwr-public-key: %s\r\n"
+    b"flwr-signature: AAAA\r\nflwr-timestamp: 2026-01-01T00:00:00+00:00\r\n\r\n",
+)
+ODD_KEY = b"""-----BEGIN PUBLIC KEY-----
+MC8wCgYIKlADBwECAwQDIQAAAQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHw==
+-----END PUBLIC KEY-----
+"""
+"""Of a kind that nobody knows."""
+
+
+def test_what_strangers_send_is_not_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Inside TLS, in place of it, and with a key of an unknown kind; as often as it is sent."""
+    with listening(tmp_path, []) as made:
+        client = a_client(made)
+        client.connect()
+        capfd.readouterr()
+        trust = ssl.create_default_context(cafile=made.server / "ca.crt")
+        for number in range(20 * len(NONSENSE)):
+            said = NONSENSE[number % len(NONSENSE)]
+            with suppress(OSError), socket.create_connection((made.host, made.port)) as plain:
+                plain.sendall(said[:50])
+            said = said.replace(b"%s", b64encode(ODD_KEY))
+            with suppress(OSError), socket.create_connection((made.host, made.port)) as plain:
+                line = trust.wrap_socket(plain, server_hostname=made.host)
+                line.settimeout(30)
+                line.sendall(said)
+                line.recv(100)
+        assert client.receive() is None
+        client.leave()
+    found = capfd.readouterr()
+    assert (found.out, found.err) == ("", "")
+    asked = [json.loads(line) for line in (made.server / CONNECTIONS).read_text().splitlines()]
+    assert {event["kind"] for event in asked} == {"connection"}
+    assert {event["refused"] for event in asked} <= {"it has no key", "there is nothing here"}
+
+
+class Meddler(threading.Thread):
+    """A relay that flips a bit of what goes one way, once so many bytes have gone by."""
+
+    def __init__(self, target: int, upwards: bool, after: int | None) -> None:
+        super().__init__(daemon=True)
+        self.target, self.upwards, self.after = target, upwards, after
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.listener.getsockname()[1]
+
+    def run(self) -> None:
+        """Take connections."""
+        with suppress(OSError):
+            while True:
+                near, _ = self.listener.accept()
+                far = socket.create_connection(("127.0.0.1", self.target))
+                for one, other, up in ((near, far, True), (far, near, False)):
+                    threading.Thread(target=self._carry, args=(one, other, up), daemon=True).start()
+
+    def _carry(self, one: socket.socket, other: socket.socket, up: bool) -> None:
+        seen = 0
+        with suppress(OSError), one, other:
+            while data := bytearray(one.recv(65536)):
+                at = None if self.after is None or up != self.upwards else self.after - seen
+                if at is not None and 0 <= at < len(data):
+                    data[at] ^= 1
+                seen += len(data)
+                other.sendall(data)
+
+
+def through(relay: Meddler, made: FederationFolder) -> Line:
+    place = made.client(0)
+    relay.start()
+    return Line(f"127.0.0.1:{relay.port}", place / "ca.crt", place / "key", 10**6)
+
+
+@pytest.mark.parametrize("upwards", [True, False])
+def test_a_bit_that_is_flipped_on_the_way_ends_the_connection(upwards: bool, tmp_path: Path) -> None:
+    """Wherever in the handshake, the request or the answer: nothing that was changed is taken for said."""
+    with listening(tmp_path, []) as made:
+        for after in (None, 3, 60, 300, 700, 1500):
+            relay = Meddler(made.port, upwards, after)
+            client = through(relay, made)
+            if after is None:  # the relay itself is no reason
+                client.connect()
+                client.leave()
+            else:
+                with pytest.raises(httpx.TransportError):
+                    client.connect()
+                assert client.node.node_id == 0
+            relay.listener.close()
+        if upwards:
+            assert online(open_state(made.database)) == []  # what came changed was not answered
+
+
+def test_a_server_of_another_authority_is_not_spoken_to(tmp_path: Path) -> None:
+    """Somebody between a client and its server, with a certificate of its own, while the client runs."""
+    (tmp_path / "other").mkdir()
+    with listening(tmp_path, []) as made, listening(tmp_path / "other", []) as other:
+        place = made.client(0)
+        line = Line(other.address, place / "ca.crt", place / "key", 10**6)
+        with pytest.raises(httpx.ConnectError) as found:
+            line.connect()
+        assert "certificate is not valid" in why_lost(found.value)
+        assert is_final(why_lost(found.value))
+        assert not (other.server / CONNECTIONS).exists()  # not even a signature of its key was sent
 
 
 def test_more_files_may_be_open_than_is_usual() -> None:

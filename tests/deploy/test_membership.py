@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import hashlib
+import io
 import json
 import os
 import time
@@ -23,9 +24,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from flwr.app import Message
 from flwr.supercore.primitives.asymmetric import sign_message
 
-from protofed.deploy import client, wire
+from protofed.deploy import client, warm_worker, wire
 from protofed.deploy.federation import FederationFolder
-from protofed.deploy.fleet import Fleet
+from protofed.deploy.fleet import CALLS, Fleet
 from protofed.deploy.joining import check_keys, notes
 from protofed.deploy.ledger import forget_old
 from protofed.deploy.link import last_seen, open_state
@@ -168,15 +169,17 @@ def test_a_removed_client_is_answered_no_longer_while_the_server_runs(tmp_path: 
     federation, roster, key_of = running(tmp_path)
     state = open_state(federation.database)
 
-    def asked(site: str) -> tuple[int, str]:
+    def asked(site: str) -> set[tuple[int, str]]:
+        """What a client is told, whichever of the calls that there are it makes."""
         stamp = datetime.datetime.now(datetime.UTC).isoformat()
         head = signed(key_of(site), stamp, sign_message(read_client_key(tmp_path / site / "key"), stamp.encode()))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("tests.deploy.test_fleet.Fleet", lambda state: Fleet(state, roster.objection))
-            answer = call(state, "/v1/fleet/pull-messages", head, b"\xff")
-        return answer.status, answer.why
+            answers = [call(state, f"/v1/fleet/{name}", head, b"\xff") for name in CALLS]
+        assert len(answers) == 8
+        return {(answer.status, answer.why) for answer in answers}
 
-    assert asked("anna") == asked("berta") == (400, "it is not a request")
+    assert asked("anna") == asked("berta") == {(400, "it is not a request")}
     node = federation.nodes()[1]
     state.activate_node(node, 30)
     assert last_seen(state)[node][0]
@@ -185,8 +188,8 @@ def test_a_removed_client_is_answered_no_longer_while_the_server_runs(tmp_path: 
     assert not there  # nobody waits for its answer
     assert last is not None
     assert datetime.datetime.fromisoformat(last).microsecond == 0
-    assert asked("anna") == (400, "it is not a request")
-    assert asked("berta") == (403, REMOVED)
+    assert asked("anna") == {(400, "it is not a request")}
+    assert asked("berta") == {(403, REMOVED)}
     assert federation.nodes().keys() == {0}
     assert roster.objection(b"another") == UNKNOWN
     assert [(row["id"], row["status"]) for row in listed(federation)] == [(0, "admitted"), (1, "removed")]
@@ -500,6 +503,21 @@ def test_a_new_run_deletes_what_is_old_and_says_so(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "memory").iterdir()] == ["second"]
     (line,) = (tmp_path / "events.jsonl").read_text().splitlines()
     assert json.loads(line)["run"] == "first"
+
+
+def test_a_client_that_starts_deletes_what_is_old_and_says_so(tmp_path: Path) -> None:
+    """Whether or not a new run ever comes."""
+    (tmp_path / "client.yaml").write_text("id: 0\nkeep_days: 2\n")
+    for run, ago in {"old": 3, "young": 1}.items():
+        place = tmp_path / "memory" / run
+        place.mkdir(parents=True)
+        os.utime(place, (time.time() - ago * 86_400,) * 2)
+    answers = io.BytesIO()
+    warm_worker.serve(warm_worker.OwnersWord(tmp_path / "client.yaml", None), io.BytesIO(), answers)
+    assert wire.read_frame(io.BytesIO(answers.getvalue()))[0] == {"ready": True}
+    assert [path.name for path in (tmp_path / "memory").iterdir()] == ["young"]
+    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [(line["kind"], line.get("run")) for line in lines] == [("limits", None), ("forgotten", "old")]
 
 
 def test_rows_of_new_clients() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,16 @@ import pytest
 import yaml
 
 from protofed.deploy.federation import FederationFolder, init
-from protofed.deploy.package import METRICS, write_package
+from protofed.deploy.package import CONTAINERFILE, METRICS, WHEEL, write_package
 from protofed.errors import UserError
+from protofed.internal.version import VERSION
 from tests.support.command_line import invoke, refused, succeed
 
+ROOT = Path(__file__).parents[2]
 SERVICE_KEYS = {
     "build", "cap_drop", "command", "cpus", "healthcheck", "image", "mem_limit", "network_mode", "pids_limit",
     "read_only", "restart", "security_opt", "stop_grace_period", "stop_signal", "tmpfs", "user", "volumes",
+    "working_dir",
 }  # fmt: skip
 """Of those that the compose specification has."""
 INSTRUCTIONS = {"FROM", "ARG", "RUN", "ENV", "USER", "WORKDIR", "ENTRYPOINT", "CMD"}
@@ -32,7 +37,7 @@ def a_federation(place: Path, name: str = "federation") -> FederationFolder:
 
 def linted(text: str) -> list[str]:
     """The instructions of a Containerfile, in order: those that are known, nothing copied, a pinned base, no root."""
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    lines = [line for line in text.replace("\\\n", "").splitlines() if line and not line.startswith("#")]
     words = [line.split()[0] for line in lines]
     assert set(words) <= INSTRUCTIONS
     assert words[0] == "FROM"
@@ -61,6 +66,61 @@ def test_a_container_holds_no_secret_and_is_nobody(tmp_path: Path) -> None:
         assert not any(line in text for line in lines)
 
 
+def test_a_wheel_is_passed_as_an_argument() -> None:
+    """As the file itself and the page say, with the folder that pip sees and the name that a wheel gets."""
+    said = re.findall(r"--build-arg PROTOFED='([^']+)'", CONTAINERFILE)
+    assert said == [f"/context/{WHEEL}[flower]"]
+    assert "RUN --mount=type=bind,target=/context pip install" in CONTAINERFILE
+    page = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    assert f"--build-arg PROTOFED='{said[0].replace(VERSION, 'VERSION')}'" in page
+
+
+@pytest.mark.slow
+def test_pip_takes_what_is_passed(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True)
+    (argument,) = re.findall(r"--build-arg PROTOFED='/context/([^']+)'", CONTAINERFILE)
+    pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-deps", "--ignore-installed", "--no-index"]
+    done = subprocess.run([*pip, str(tmp_path / argument)], check=True, capture_output=True, text=True)
+    assert f"Would install protofed-{VERSION}" in done.stdout
+
+
+def program(name: str) -> str:
+    """A program of the extra `lint`."""
+    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    found = shutil.which(name, path=beside)
+    return found or pytest.skip(f"{name} is not there: pip install 'protofed[lint]'")
+
+
+@pytest.mark.slow
+def test_hadolint_finds_nothing_in_the_containerfile(tmp_path: Path) -> None:
+    tool = program("hadolint")
+    (tmp_path / "Containerfile").write_text(CONTAINERFILE)
+    (tmp_path / "Other").write_text(CONTAINERFILE.replace("python:3.11-slim", "python"))
+    done = [
+        subprocess.run([tool, "--no-color", name], cwd=tmp_path, capture_output=True, text=True, check=False)
+        for name in ("Containerfile", "Other")
+    ]
+    assert (done[0].returncode, done[0].stdout + done[0].stderr) == (0, "")
+    assert (done[1].returncode, "DL3006" in done[1].stdout) == (1, True)  # it does look
+
+
+@pytest.mark.slow
+def test_compose_files_are_of_the_specification(tmp_path: Path) -> None:
+    compose_spec = pytest.importorskip("compose_spec", reason="it is not there: pip install 'protofed[lint]'")
+    made = a_federation(tmp_path, 'of "all" 100% $HOME')
+    files = [path for path in write_package(made.folder, tmp_path / "package") if path.suffix == ".yaml"]
+    assert len(files) == 3
+    for path in files:
+        text = path.read_text()
+        (name,) = compose_spec.PyCompose.from_yaml(text).service_names()
+        assert path.name == f"compose.{name}.yaml"
+        for old, new in (("mem_limit", "memory_limit"), ("unless-stopped", "sometimes"), ("type: bind", "type: bond")):
+            assert old in text
+            with pytest.raises(ValueError, match=name):
+                compose_spec.PyCompose.from_yaml(text.replace(old, new))
+
+
 def service(path: Path) -> dict[str, Any]:
     (found,) = yaml.safe_load(path.read_text())["services"].values()
     assert set(found) <= SERVICE_KEYS
@@ -85,6 +145,46 @@ def test_compose_files_are_read_only_and_bounded(tmp_path: Path) -> None:
         assert all(mount["source"] == mount["target"] for mount in told["volumes"])
     assert [mount["source"] for mount in told["volumes"]][1:] == [f"{tmp_path}/images $$x"]
     compile(told["healthcheck"]["test"][-1], "health", "exec")
+
+
+def test_what_client_yaml_names_is_there_inside(tmp_path: Path) -> None:
+    """Memory that is elsewhere can be written, code that is listed be read; paths are those of the client's folder."""
+    made = a_federation(tmp_path)
+    place, memory = made.client(1), tmp_path / "other disk/memory"
+    memory.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path)
+    says = {"memory": str(memory), "data": "npz:mine.npz", "data_dir": str(tmp_path / "link"), "public": "../p.npz"}
+    says |= {"methods": ["fedproto", "code/mine.py:Mine", f"{tmp_path}/net.py:Net", "package.module:Other"]}
+    path = place / "client.yaml"
+    path.write_text(path.read_text() + yaml.safe_dump(says))
+    write_package(made.folder, tmp_path / "package")
+    told = service(tmp_path / "package/compose.client-1.yaml")
+    assert told["working_dir"] == str(place)
+    mounts = {mount["source"]: mount["read_only"] for mount in told["volumes"]}
+    assert mounts == {
+        str(place): False,
+        str(memory): False,
+        str(place / "mine.npz"): True,
+        str(tmp_path / "link"): True,
+        str(place.parent / "p.npz"): True,
+        str(place / "code/mine.py"): True,
+        str(tmp_path / "net.py"): True,
+    }
+    lines = (tmp_path / "package/protofed-client-1.service").read_text().splitlines()
+    assert f'ReadWritePaths={place} "{memory}"' in lines
+    assert f"WorkingDirectory={place}" in lines
+    other = (tmp_path / "package/protofed-client-0.service").read_text().splitlines()
+    assert f"ReadWritePaths={made.client(0)}" in other
+
+
+def test_memory_that_is_not_there_is_said(tmp_path: Path) -> None:
+    """Neither a container nor a unit starts with a folder that is missing."""
+    made = a_federation(tmp_path)
+    path = made.client(0) / "client.yaml"
+    path.write_text(path.read_text() + f"memory: {tmp_path}/none\n")
+    with pytest.raises(UserError, match=r"memory in .*client\.yaml: there is no such folder"):
+        write_package(made.folder, tmp_path / "package")
+    assert not (tmp_path / "package").exists()
 
 
 def test_a_client_that_is_elsewhere_is_not_served_here(tmp_path: Path) -> None:

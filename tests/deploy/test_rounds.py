@@ -213,6 +213,7 @@ def spoiled(what: str) -> Callable[[Message], list[Message]]:
         facts = facts_of(answer)
         worse = {
             "not finite": {name: Prototypes(found.vectors * torch.inf, found.counts)},
+            "far off": {name: Prototypes(found.vectors * 1000, found.counts)},
             "another size": {name: Prototypes(found.vectors[..., :-1], found.counts)},
             "another name": {"others": found},
             "counts": {name: Prototypes(found.vectors, 1000 * found.counts)},
@@ -258,6 +259,7 @@ def _error(answer: Message) -> Message:
 
 REASONS = {
     "not finite": "not finite",
+    "far off": "far longer than the others",
     "another size": "shape",
     "another name": "other tensors",
     "another id": "another client",

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 
-from protofed.deploy.events import Events
+from protofed.deploy.events import CONNECTIONS, Events
 
 REASONS = {
     400: "malformed",
@@ -25,12 +25,13 @@ class Attendance:
     """Those that are there.
 
     Args:
-        events: the server's.
+        events: the server's; who is turned away is recorded in a file beside it.
         clients: the client of each node, as the server knows them now.
     """
 
     def __init__(self, events: Events, clients: Callable[[], Mapping[int, int]]) -> None:
         self.events, self.clients = events, clients
+        self._turned_away = Events(events.path.with_name(CONNECTIONS))
         self.here: set[int] = set()  # nodes
         self.refusals: Counter[str] = Counter()  # by reason
         self._mutex = threading.Lock()
@@ -60,4 +61,9 @@ class Attendance:
         """Somebody was turned away, whose address is the last that is known of the way here."""
         self.refusals[REASONS.get(status, "failed")] += 1
         client = None if node is None else self.clients().get(node)
-        self.events.write_some(kind="connection", client=client, address=address, refused=why)
+        self._turned_away.write_some(kind="connection", client=client, address=address, refused=why)
+
+    def close(self) -> None:
+        """Write what was only counted so far."""
+        self.events.close()
+        self._turned_away.close()

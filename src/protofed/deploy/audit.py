@@ -6,10 +6,12 @@ import datetime
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from heapq import merge
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
-from protofed.deploy.events import Event, Reader, events_of, shown
+from protofed.deploy.events import CONNECTIONS, Event, Reader, events_of, shown
 from protofed.errors import UserError, unknown
 
 TURNS = ("train", "train.masked")
@@ -114,9 +116,10 @@ def audit(
         raise UserError(
             "DIR", str(folder), f"it has no {path.relative_to(folder)}", hint="nothing was started there yet"
         )
-    reader, made = Reader(path), _Making("server" if path.parent != folder else "client", folder)
+    readers = Reader(path), Reader(path.with_name(CONNECTIONS))
+    made = _Making("server" if path.parent != folder else "client", folder)
     names: set[str] = set()
-    for event in reader.read():
+    for event in merge(*(reader.read() for reader in readers), key=attrgetter("time")):
         names |= {event.run} - {"", "None"}
         within = (since is None or event.time >= since) and (until is None or event.time < until)
         made.note_limits(event, within)
@@ -124,7 +127,7 @@ def audit(
             made.add(event)
     if run is not None and not any(name.startswith(run) for name in names):
         raise unknown("--run", run, names)
-    made.found.unreadable = reader.unreadable
+    made.found.unreadable = sum(reader.unreadable for reader in readers)
     return made.found
 
 

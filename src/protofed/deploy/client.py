@@ -259,6 +259,12 @@ class WarmClient:
         self.owner.check_parts(parts)
         self._sent += parts
 
+    def forget(self) -> None:
+        """Delete what is kept of old runs, and record which."""
+        for old in [] if self.owner.memory is None else forget_old(Path(self.owner.memory), self.owner):
+            if self.events is not None:
+                self.events.write(kind="forgotten", run=old)
+
     def _folder(self, run: Any) -> FolderMemory:
         """What is kept of a run, whose name becomes that of a folder."""
         if not (isinstance(run, str) and run.isalnum() and run.isascii() and len(run) <= 64):
@@ -266,9 +272,7 @@ class WarmClient:
         assert self.owner.memory is not None  # client.yaml has one
         folder = Path(self.owner.memory)
         if not (folder / run).is_dir():
-            for old in forget_old(folder, self.owner):
-                if self.events is not None:
-                    self.events.write(kind="forgotten", run=old)
+            self.forget()
         check_room(folder, run, self.owner)
         return FolderMemory(folder / run)
 

@@ -22,6 +22,8 @@ from typing import Any, Literal
 
 EVENTS = "events.jsonl"
 """The name of the file, in a client's folder and in that of a server."""
+CONNECTIONS = "connections.jsonl"
+"""Beside a server's: whom it has turned away. Anybody can cause as many as are written, and pushes out only these."""
 LARGEST = 10_000_000
 """Bytes of a file; then a new one is begun."""
 KEPT = 9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ from protofed.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from protofed.runs.progress import Progress
+
+
+LOG = logging.getLogger("flwr")
 
 
 def check(federation: FederationFolder, experiment: Experiment, out: Path) -> None:
@@ -70,6 +74,8 @@ def play(federation: FederationFolder, experiment: Experiment, out: Path, progre
                 raise KeyboardInterrupt
             _require_server(federation)
 
+        for line in warnings(federation):
+            LOG.warning("%s", line)
         state = link.open_state(federation.database)
         with link.new_run(state, check, Interrupted) as grid, recorded.playing(grid) as asking:
             serve(asking, dataclasses.replace(experiment, **machine), settings, RecordedProgress(progress, recorded))

@@ -8,7 +8,6 @@ known from a signature in the head of the request, before a byte of its body is 
 from __future__ import annotations
 
 import asyncio
-import binascii
 import datetime
 import json
 import logging
@@ -16,6 +15,7 @@ from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from flwr.common.constant import (
     HEARTBEAT_MAX_INTERVAL,
     HEARTBEAT_MIN_INTERVAL,
@@ -140,13 +140,12 @@ class Fleet:
         try:
             body = await self._answer(scope, receive, nodes)
             status, kind = 200, b"application/x-protobuf"
-        except RejectedError as error:
-            status, kind, body = error.status, b"application/json", json.dumps({"error": str(error)}).encode()
-            if self.attendance is not None and (status != OVER or str(error) == TWICE):
+        except Exception as error:
+            status, why = _refusal(error)
+            kind, body = b"application/json", json.dumps({"error": why}).encode()
+            if self.attendance is not None and (status != OVER or why == TWICE):
                 address = (scope.get("client") or ["unknown"])[0]
-                await asyncio.to_thread(
-                    self.attendance.refused, address, status, str(error), nodes[0] if nodes else None
-                )
+                await asyncio.to_thread(self.attendance.refused, address, status, why, nodes[0] if nodes else None)
         head = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
         if status != 200:
             head.append((b"connection", b"close"))  # what follows was not read
@@ -185,11 +184,14 @@ class Fleet:
             return answer
         except FlowerError as error:  # mostly of a run that is over
             raise RejectedError(OVER, f"code {error.code}") from None
-        except RejectedError:
-            raise
-        except Exception as error:
-            LOG.exception("%s", type(request).__name__)
-            raise RejectedError(500, type(error).__name__) from None
+
+
+def _refusal(error: Exception) -> tuple[int, str]:
+    """The status and the reason of what is not answered; uvicorn would print what nobody foresaw."""
+    if isinstance(error, RejectedError):
+        return error.status, str(error)
+    LOG.error("a call has failed", exc_info=error)
+    return 500, type(error).__name__
 
 
 def signed_by(head: Mapping[str, str]) -> bytes:
@@ -206,7 +208,7 @@ def signed_by(head: Mapping[str, str]) -> bytes:
         stamp = head[TIMESTAMP_HEADER.lower()]
         age = (now() - datetime.datetime.fromisoformat(stamp)).total_seconds()
         valid = verify_signature(bytes_to_public_key(key), stamp.encode("ascii"), signature)
-    except (KeyError, ValueError, TypeError, UnicodeError, AttributeError, binascii.Error):
+    except (KeyError, ValueError, TypeError, AttributeError, UnsupportedAlgorithm):
         raise RejectedError(401, "it has no key") from None
     if not valid:
         raise RejectedError(401, "it has no key")

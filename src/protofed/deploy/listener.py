@@ -82,7 +82,7 @@ class Listener(uvicorn.Server):
                 lifespan="off",
                 ws="none",
                 access_log=False,
-                log_level="warning",
+                log_level="error",  # warnings are of what strangers send, as often as they like
                 server_header=False,
                 proxy_headers=False,  # a proxy passes TLS through; whoever writes such a header is a stranger
             )

@@ -211,8 +211,10 @@ def _reasons() -> Iterator[None]:
         raise NotAdmittedError(why) from None
 
 
-def play(line: Line, worker: WorkerProcess, told: Told, ready: Callable[[], None]) -> int:
-    """Be a client until told to end."""
+def play(
+    line: Line, worker: WorkerProcess, told: Told, ready: Callable[[], None], look: Callable[[], None] = lambda: None
+) -> int:
+    """Be a client until told to end; `look` is called again and again meanwhile."""
     if not _connected(line, told):
         return 0
     beating = HeartbeatSender(line.beat)
@@ -222,6 +224,7 @@ def play(line: Line, worker: WorkerProcess, told: Told, ready: Callable[[], None
     last, lost = time.monotonic(), ""
     try:
         while not told:
+            look()
             try:
                 found = line.receive()
                 if lost:

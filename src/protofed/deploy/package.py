@@ -5,6 +5,7 @@ They name this federation's folders and hold none of its keys: folders are mount
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -28,12 +29,20 @@ METRICS = 9400
 LIMITS = {"server": ("2g", 1.0), "client": ("8g", 4.0)}
 """Memory, and processors, of a service unless somebody changes them."""
 
+WHEEL = f"protofed-{VERSION}-py3-none-any.whl"
+"""What `pip wheel` calls this version."""
+
 CONTAINERFILE = f"""\
 # podman build -t protofed:{VERSION} .
+# A version that no index has comes from its wheel, beside this file (pip wheel --no-deps SOURCES):
+# podman build -t protofed:{VERSION} --build-arg PROTOFED='/context/{WHEEL}[flower]' .
 # No key, certificate or data is copied: folders are mounted when it runs.
 FROM docker.io/library/python:3.11-slim
 ARG PROTOFED="protofed[flower]=={VERSION}"
-RUN pip install --no-cache-dir "$PROTOFED" && useradd --system --uid {NOBODY} --no-create-home protofed
+# The version is in the argument, where hadolint does not look.
+# hadolint ignore=DL3013
+RUN --mount=type=bind,target=/context pip install --no-cache-dir "$PROTOFED" \\
+    && useradd --system --uid {NOBODY} --no-create-home protofed
 ENV HOME=/tmp PYTHONUNBUFFERED=1
 USER {NOBODY}
 WORKDIR /tmp
@@ -93,6 +102,7 @@ class Service:
     port: int  # of its metrics
     user: int
     reads: Sequence[Path] = ()  # beside that
+    writes: Sequence[Path] = ()  # beside that
     outside: bool = False  # whether it listens, or calls, on the machine's own addresses
 
     @property
@@ -145,17 +155,36 @@ def _client(place: Path) -> Service:
     owner = Owner.read(place / "client.yaml")
     port = METRICS + 1 + owner.id
     words = ("client", str(place), "--id", str(owner.id), "--metrics-port", str(port))
-    reads = [path for said in (owner.data, owner.data_dir, owner.public) if (path := _path(said)) is not None]
+    named = (owner.data, owner.data_dir, owner.public)
+    reads = [path for said in named if (path := _path(place, said)) is not None]
+    files = [name.rpartition(":")[0] for name in owner.methods or ()]
+    reads += [_absolute(place, file) for file in files if file.endswith(".py")]
     near = (owner.server or "").startswith(("127.", "localhost:", "[::1]"))
-    return Service(f"client-{owner.id}", words, place, port, _user(place), reads, outside=near)
+    return Service(f"client-{owner.id}", words, place, port, _user(place), reads, _memory(place, owner), outside=near)
 
 
-def _path(said: str | None) -> Path | None:
+def _memory(place: Path, owner: Owner) -> list[Path]:
+    """The folder of what is kept between rounds, where it is not in the client's own."""
+    memory = _absolute(place, owner.memory or "")
+    if memory.is_relative_to(place):
+        return []
+    if not memory.is_dir():
+        hint = "make it, and give it to the user of the service"
+        raise UserError(f"memory in {place / 'client.yaml'}", str(owner.memory), "there is no such folder", hint=hint)
+    return [memory]
+
+
+def _path(place: Path, said: str | None) -> Path | None:
     """The path in the name of a dataset, with or without its kind; none in that of the catalogue."""
     kind = re.fullmatch(f"({'|'.join(KINDS)}):(.*)", said or "")
-    if kind is None and (said is None or ("/" not in said and "." not in said and not Path(said).exists())):
+    if kind is None and (said is None or ("/" not in said and "." not in said and not (place / said).exists())):
         return None
-    return Path(kind[2] if kind else said or "").resolve()
+    return _absolute(place, kind[2] if kind else said or "")
+
+
+def _absolute(place: Path, said: str) -> Path:
+    """A path of client.yaml, which a service reads in the client's folder; links in it are named as they are."""
+    return Path(os.path.normpath(place / said))
 
 
 def _user(folder: Path) -> int:
@@ -170,11 +199,13 @@ def compose(service: Service) -> str:
     test = f"import urllib.request; assert b'protofed_' in {health}"
     if service.kind == "client":
         test = f"import urllib.request; assert b'protofed_connected 1' in {health}"
-    mounts = [_mount(service.place, False), *(_mount(path, True) for path in service.reads)]
+    mounts = [_mount(path, False) for path in dict.fromkeys([service.place, *service.writes])]
+    mounts += [_mount(path, True) for path in dict.fromkeys(service.reads)]
     told: dict[str, Any] = {
         "image": f"protofed:{VERSION}",
         "build": {"context": ".", "dockerfile": "Containerfile"},
         "command": [word.replace("$", "$$") for word in service.words],
+        "working_dir": str(service.place).replace("$", "$$"),
         "user": f"{service.user}:{service.user}",
         "read_only": True,
         "tmpfs": ["/tmp"],
@@ -193,7 +224,9 @@ def compose(service: Service) -> str:
     if service.outside:
         told["network_mode"] = "host"
     text = yaml.safe_dump({"services": {service.name: told}}, sort_keys=False, width=120)
-    return f"# podman compose -f compose.{service.name}.yaml up -d; its folder must be user {service.user}'s\n{text}"
+    return (
+        f"# podman compose -f compose.{service.name}.yaml up -d; what it writes must be user {service.user}'s\n{text}"
+    )
 
 
 def _mount(path: Path, read_only: bool) -> dict[str, Any]:
@@ -213,7 +246,7 @@ def unit(service: Service) -> str:
         command=" ".join(_quoted(word).replace("$", "$$") for word in words),
         memory=memory.upper(),
         processors=processors,
-        writes=_quoted(str(service.place)),
+        writes=" ".join(_quoted(str(path)) for path in (service.place, *service.writes)),
     )
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import IO, Any
 
-from protofed.deploy.log_lines import formatter
+from protofed.deploy.log_lines import LogFile, formatter
 from protofed.deploy.server_settings import toml
 from protofed.errors import LostError, UserError
 from protofed.internal.atomic_files import write_text
@@ -113,7 +113,7 @@ def logged(path: Path, who: str, warn: bool = False) -> Iterator[None]:
     """What Flower and the server say goes to a file, and warnings, if asked for, to the terminal too."""
     from flwr.supercore.logger import FLOWER_LOGGER as logger  # it sets it up when it is imported
 
-    file = _File(path, encoding="utf-8")
+    file = LogFile(path, encoding="utf-8")
     file.setFormatter(formatter(who))
     handlers: list[logging.Handler] = [file, *([_Terminal(logging.WARNING)] if warn else [])]
     before, level, propagate = logger.handlers[:], logger.level, logger.propagate
@@ -125,14 +125,8 @@ def logged(path: Path, who: str, warn: bool = False) -> Iterator[None]:
         logger.handlers[:] = before
         logger.setLevel(level)
         logger.propagate = propagate
-        file.close()
-
-
-class _File(logging.FileHandler):
-    """A full disk ends nothing, and is said by who has something to keep."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Nothing: the line is lost."""
+        with suppress(OSError):  # of a full disk
+            file.close()
 
 
 class _Terminal(logging.Handler):

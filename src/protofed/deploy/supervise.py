@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import socket
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,7 @@ from protofed.deploy.metrics import ClientMetrics, ServerMetrics, served
 from protofed.deploy.owner import Owner
 from protofed.deploy.pki import expiry, has_ended, note
 from protofed.deploy.processes import alone, hangup, logged, require_free, told_to_end
+from protofed.deploy.reminder import Reminder
 from protofed.deploy.worker import WorkerProcess
 from protofed.errors import LostError, UserError
 from protofed.internal.version import VERSION
@@ -33,6 +36,9 @@ from protofed.internal.version import VERSION
 if TYPE_CHECKING:
     import uvicorn
 
+    from protofed.deploy.node import Line
+
+LOG = logging.getLogger("flwr")
 LOOK = 5.0
 """Seconds between two looks at who is still connected."""
 FIRST_LOOK = 5.0
@@ -46,8 +52,6 @@ def serve(federation: FederationFolder, ready: Callable[[], None], metrics_port:
     server = federation.server
     with alone(federation.log), told_to_end(signal.SIGINT, signal.SIGTERM, *hangup()) as told:
         _check_certificate(server / "server.pem")
-        for line in warnings(federation):
-            warn(line)
         require_free(federation.host, federation.port)
         enrol(federation, begin=True)
         events = Events(server / EVENTS)
@@ -74,14 +78,33 @@ def serve(federation: FederationFolder, ready: Callable[[], None], metrics_port:
                 figures = ServerMetrics(federation, attendance, state.num_message_ins)
                 stack.enter_context(served(metrics_port, figures.text))
             events.write(kind="server.start", address=federation.address, version=VERSION)
+            reminder = Reminder(_lines(federation), warn, events)
+            reminder.look()
+
+            def look() -> None:
+                reminder.look()
+                attendance.look(link.online(state))
+
             try:
-                _listen(listening, told, ready, lambda: attendance.look(link.online(state)))
+                _listen(listening, told, ready, look)
             finally:
-                events.close()
+                attendance.close()
                 events.write(kind="server.stop", why="it was told to end" if told else "it has ended by itself")
     if not told:
         raise LostError(f"the server has ended; see {federation.log}")
     return 0
+
+
+def _lines(federation: FederationFolder) -> Callable[[], list[str]]:
+    """What ends soon, also of the certificate that a server has read when it started, whatever is there now."""
+    path = federation.server / "server.pem"
+    ends = expiry(path)
+
+    def lines() -> list[str]:
+        older = note("the certificate that the server started with", ends, "it is renewed; start the server again")
+        return [*warnings(federation), *(older if expiry(path) != ends else [])]
+
+    return lines
 
 
 def _listen(listening: uvicorn.Server, told: list[int], ready: Callable[[], None], look: Callable[[], None]) -> None:
@@ -114,8 +137,9 @@ def _check_certificate(path: Path) -> None:
 
 
 def warn(line: str) -> None:
-    """Say what does not stop anything yet."""
+    """Say what does not stop anything yet, on the terminal and in the log."""
     print(f"warning: {line}", file=sys.stderr, flush=True)
+    LOG.warning("%s", line)
 
 
 def place_of(folder: Path, number: int) -> Path:
@@ -145,8 +169,6 @@ def join(
     if owner.server is None or where is None or int(where[1]) > 65535:
         raise UserError(f"server in {path}", owner.server, "it must be the server's address, as HOST:PORT")
     check_keys(place, number)
-    for soon in notes(place, number):
-        warn(soon)
     name = f"client {number}"
     words = [str(path), "--name", name, *(["--data", data] if data is not None else [])]
     with (
@@ -165,15 +187,30 @@ def join(
                 figures = ClientMetrics(place, lambda: line.connected, lambda: worker.pid)
                 stack.enter_context(served(metrics_port, figures.text))
             events.write(kind="client.start", client=number, server=owner.server, version=VERSION)
+            reminder = Reminder(partial(_own_lines, place, number, owner.server), partial(_tell, line), events)
             try:
-                return play(line, worker, told, ready)
+                return play(line, worker, told, ready, reminder.look)
             finally:
                 events.close()
                 events.write(kind="client.stop", client=number)
 
 
-def check_server(address: str, authority: Path) -> None:
-    """Refuse a server whose certificate is not valid; one that does not answer may come."""
+def _own_lines(place: Path, number: int, address: str) -> list[str]:
+    """What ends soon, for a client: of its own certificates, and of the server's if that can be seen."""
+    found = [*notes(place, number)]
+    with suppress(UserError):
+        found += check_server(address, place / "ca.crt")
+    return found
+
+
+def _tell(line: Line, text: str) -> None:
+    """Say what does not stop anything yet, as a client does."""
+    line.say(f"warning: {text}")
+    LOG.warning("%s", text)
+
+
+def check_server(address: str, authority: Path) -> list[str]:
+    """Refuse a server whose certificate is not valid, and tell of one that ends soon; who does not answer may come."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
@@ -182,12 +219,11 @@ def check_server(address: str, authority: Path) -> None:
             ssl.create_default_context(cafile=authority).wrap_socket(line, server_hostname=host) as safe,
         ):
             said = x509.load_der_x509_certificate(safe.getpeercert(binary_form=True) or b"")
-        for soon in note("the server's certificate", said.not_valid_after_utc, "whoever runs the server renews it"):
-            warn(soon)
+        return note("the server's certificate", said.not_valid_after_utc, "whoever runs the server renews it")
     except ssl.SSLCertVerificationError as error:
         raise UserError("server", address, why_not_valid(error, authority)) from None
     except OSError:
-        pass
+        return []
 
 
 def why_not_valid(error: ssl.SSLCertVerificationError, authority: Path) -> str:

@@ -66,6 +66,7 @@ def serve(word: OwnersWord, questions: IO[bytes], answers: IO[bytes]) -> None:
     events = Events(word.path.parent / EVENTS)
     events.write(kind="limits", client=owner.id, **word.limits())
     client = WarmClient(owner, events)
+    client.forget()
     write_frame(answers, {"ready": True})
     while True:
         try:

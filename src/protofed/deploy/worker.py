@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from protofed.deploy.log_lines import keep_small
 from protofed.deploy.processes import running
 from protofed.deploy.wire import Packet, read_frame, write_frame
 from protofed.errors import UserError
@@ -77,6 +78,7 @@ class WorkerProcess:
         Raises:
             WorkerDiedError: there is none, and the worker is gone; the next message starts another.
         """
+        keep_small(self.log)  # to which it prints
         if self._process is None:
             self.start()
         assert self._process is not None
