@@ -9,7 +9,7 @@ INSTALL = install --quiet --no-compile $(CONSTRAINTS)
 ALONE := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow test-network soak fuzz test-browser lint types unit wheel test-lowest test-newest coverage release licences identity bench results-page typed-options methods-matrix api-page command-pages site notebook clean
+.PHONY: demo test test-slow test-network soak fuzz test-browser lint types unit wheel test-install test-lowest test-newest coverage release licences sbom constraints identity bench results-page typed-options methods-matrix api-page command-pages site notebook clean
 
 demo: .venv/.installed
 	$(BIN)/protofed compare --method local,fedavg,fedproto,sp-fedcl,mp-fedcl --dataset digits --split dirichlet \
@@ -31,9 +31,9 @@ types: .venv/.tests-installed
 unit: .venv/.tests-installed
 	$(ALONE) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# A cell of every table and figure, the notebook, the benchmarks and the slower tests of processes, end to end: minutes.
-test-slow: .venv/.tests-installed
-	$(BIN)/pip $(INSTALL) -e '.[test,docs,lint]'
+# A cell of every table and figure, the notebook, the benchmarks, a release and the slower tests of processes, end to end.
+test-slow: .venv/.tests-installed test-install
+	$(BIN)/pip $(INSTALL) -e '.[test,docs,lint,release,notebook]'
 	$(ALONE) $(BIN)/pytest -n 2 -m slow
 
 # Faults and refusals of a federation of real processes, and Flower's simulation: half an hour.
@@ -67,6 +67,12 @@ wheel: .venv/.tests-installed
 	cd build && PYTHONPATH=wheel ../$(BIN)/python -m protofed run --method fedproto --rounds 1 --model cnn --quiet --out run
 	cd build && PYTHONPATH=wheel ../$(BIN)/python -m protofed report run
 
+# The wheel and the source archive, each in an empty environment of its own, where the first tutorial is run.
+test-install: .venv/.tests-installed
+	rm -rf build/archives
+	$(BIN)/python -m build --no-isolation --outdir build/archives
+	$(BIN)/python -m tools.installed build/archives/*
+
 # The lowest versions that pyproject.toml allows, and the newest that there are; each in a fresh checkout.
 test-lowest:
 	mkdir -p build
@@ -83,18 +89,23 @@ coverage: .venv/.tests-installed
 
 # The wheel, the source archive and what goes with them, in dist (docs/releases.md); TAG=v1.2.3 must be the version.
 release: .venv/.tests-installed
-	test -z "$$(git status --porcelain)"
-	rm -rf dist
+	$(BIN)/python -m tools.release --check $(TAG)
 	$(BIN)/pip $(INSTALL) -e '.[release]'
+	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
 	$(BIN)/python -m tools.release $(TAG)
 
-# Every package that is needed, with version and licence.
-licences: .venv/.installed
-	@$(BIN)/python -m tools.release --licences
+# Every package that is needed, with version and licence: a table, and a bill of materials (CycloneDX).
+licences sbom: .venv/.installed
+	@$(BIN)/python -m tools.packages $@
 
-# CITATION.cff and the head of paper/paper.md, from identity.yaml.
+# The versions in constraints.txt and, with hashes, in requirements; make constraints NEWEST='torch numpy' renews these.
+constraints: .venv/.tests-installed
+	$(BIN)/pip $(INSTALL) -e '.[release]'
+	$(BIN)/python -m tools.constraints $(NEWEST)
+
+# CITATION.cff, paper/paper.md, and what pyproject.toml and mkdocs.yml say of people and addresses, from identity.yaml.
 identity: .venv/.installed
 	$(BIN)/python -m tools.identity
 

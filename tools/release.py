@@ -1,28 +1,22 @@
-"""python -m tools.release [TAG]: what goes with the archives of a release, into dist/release.  make release
+"""python -m tools.release [--check] [TAG]: what goes with the archives of a release, into dist/release.  make release
 
-Notes from the changelog, checksums, every package that is needed as CycloneDX and as a table of licences, and with the
-hashes of its files. `python -m tools.release --licences` prints the table alone.
+Notes from the changelog, checksums, what is needed as a bill of materials and as a table of licences, and requirements
+with the hashes of all files. --check only says whether this version may be released.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import subprocess
 import sys
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, requires
 from pathlib import Path
-from typing import Any
-
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from protofed.internal.version import VERSION
+from tools.constraints import ROOT
+from tools.packages import NAME, licences, needed, sbom
 
-ROOT = Path(__file__).parent.parent
 DIST = ROOT / "dist"
-NAME = "protofed"
 
 
 def notes(changelog: str, version: str = VERSION) -> str:
@@ -31,108 +25,73 @@ def notes(changelog: str, version: str = VERSION) -> str:
     Raises:
         ValueError: there is none, or it is not dated yet.
     """
-    found = re.search(rf"^## {re.escape(version)} \((.+?)\)\n(.*?)(?=^## |\Z)", changelog, re.M | re.S)
-    if found is None or found[1] == "unreleased":
+    found = re.search(rf"^## {re.escape(version)} \((\d{{4}}-\d\d-\d\d)\)\n(.*?)(?=^## |\Z)", changelog, re.M | re.S)
+    if found is None:
         raise ValueError(f"CHANGELOG.md has no dated section on {version}")
     return found[2].strip() + "\n"
 
 
-def needed(name: str = NAME) -> list[Distribution]:
-    """The packages that an installation without extras needs, those that they need included, by name."""
-    found: dict[str, Distribution] = {}
-    waiting = [name]
-    while waiting:
-        for text in requires(waiting.pop()) or []:
-            one = Requirement(text)
-            known = canonicalize_name(one.name)
-            if known in found or (one.marker and not one.marker.evaluate({"extra": ""})):
-                continue
-            try:
-                found[known] = distribution(known)
-            except PackageNotFoundError:  # for another system
-                continue
-            waiting.append(known)
-    return [found[known] for known in sorted(found)]
+def check(tag: str) -> str:
+    """The notes of the version, if it may be released.
 
-
-def licence(package: Distribution) -> str:
-    """What a package says of its licence, in one line."""
-    about = package.metadata
-
-    def said(name: str) -> str:
-        return next(iter(about.get_all(name) or []), "").partition("\n")[0].strip()
-
-    classified = [
-        one.rpartition(" :: ")[2] for one in about.get_all("Classifier") or [] if one.startswith("License ::")
-    ]
-    return said("License-Expression") or "; ".join(classified) or said("License") or "not said"
-
-
-def licences(packages: list[Distribution]) -> str:
-    """The packages and their licences as a table."""
-    rows = "".join(f"| {one.name} | {one.version} | {licence(one)} |\n" for one in packages)
-    return f"| package | version | licence |\n|---|---|---|\n{rows}"
-
-
-def bill_of_materials(packages: list[Distribution]) -> dict[str, Any]:
-    """The packages as CycloneDX 1.5 says them."""
-
-    def component(kind: str, name: str, version: str, said: str) -> dict[str, Any]:
-        address = f"pkg:pypi/{canonicalize_name(name)}@{version}"
-        named = [{"license": {"name": said}}]
-        return {"type": kind, "bom-ref": address, "name": name, "version": version, "purl": address, "licenses": named}
-
-    return {
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.5",
-        "version": 1,
-        "metadata": {"component": component("library", NAME, VERSION, "Apache-2.0")},
-        "components": [component("library", one.name, one.version, licence(one)) for one in packages],
-    }
-
-
-def hashed(wheel: Path) -> str:
-    """Every package that a wheel needs, as constraints.txt has it, with the hash of its file for this system."""
-    asked = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
-    asked += ["--report", "-", "-c", str(ROOT / "constraints.txt"), str(wheel)]
-    report = json.loads(subprocess.run(asked, check=True, capture_output=True, text=True).stdout)
-    lines = []
-    for one in report["install"]:
-        digest = one["download_info"]["archive_info"]["hashes"]["sha256"]
-        about = one["metadata"]
-        if canonicalize_name(about["name"]) != NAME:
-            lines.append(f"{about['name']}=={about['version']} --hash=sha256:{digest}\n")
-    return "".join(sorted(lines, key=str.lower))
+    Raises:
+        ValueError: the tag is of another version, something is not committed, or the changelog has no date.
+    """
+    if tag not in ("", f"v{VERSION}"):
+        raise ValueError(f"the tag is {tag}, and the version {VERSION}")
+    asked = ["git", "status", "--porcelain"]
+    changed = subprocess.run(asked, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    if changed:
+        raise ValueError(f"not committed:\n{changed}")
+    return notes((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
 
 
 def sums(paths: list[Path]) -> str:
     """Checksums as `sha256sum -c` reads them."""
-    return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(paths))
+    return "".join(f"{digest(path)}  {path.name}\n" for path in sorted(paths))
 
 
-def write(tag: str | None) -> None:
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def requirements(packages: str, extra: str, archives: list[Path]) -> str:
+    """What pip takes with --require-hashes: the packages, and ProtoFed's archives."""
+    hashes = "".join(f" \\\n    --hash=sha256:{digest(path)}" for path in sorted(archives))
+    return f"{packages}{NAME}{extra}=={VERSION}{hashes}\n"
+
+
+def write(tag: str) -> None:
     """Fill dist/release for the archives in dist."""
-    if tag not in (None, "", f"v{VERSION}"):
-        raise ValueError(f"the tag is {tag}, and the version {VERSION}")
+    said = check(tag)
     archives = [*DIST.glob("*.whl"), *DIST.glob("*.tar.gz")]
     if len(archives) != 2 or not all(f"-{VERSION}" in path.name for path in archives):
         raise ValueError(f"dist must hold a wheel and a source archive of {VERSION}")
-    place, packages = DIST / "release", needed()
+    base, flower = ((ROOT / f"requirements/{name}.txt").read_text(encoding="utf-8") for name in ("base", "flower"))
     texts = {
-        "notes.md": notes((ROOT / "CHANGELOG.md").read_text(encoding="utf-8")),
+        "notes.md": said,
         "SHA256SUMS": sums(archives),
-        "sbom.cdx.json": json.dumps(bill_of_materials(packages), indent=2) + "\n",
-        "licences.md": licences(packages),
-        "requirements.txt": hashed(next(DIST.glob("*.whl"))),
+        "sbom.cdx.json": sbom(),
+        "licences.md": licences(needed()),
+        "requirements.txt": requirements(base, "", archives),
+        "requirements-flower.txt": requirements(flower, "[flower]", archives),
     }
+    place = DIST / "release"
     place.mkdir(exist_ok=True)
     for name, text in texts.items():
         (place / name).write_text(text, encoding="utf-8")
 
 
+def main(words: list[str]) -> None:
+    """Check, and unless only that is asked for, write."""
+    only = words[:1] == ["--check"]
+    tag = "".join(words[only:])
+    try:
+        check(tag) if only else write(tag)
+    except ValueError as wrong:
+        sys.exit(str(wrong))
+
+
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["--licences"]:
-            print(licences(needed()), end="")
-        case _:
-            write(next(iter(sys.argv[1:]), None))
+    main(sys.argv[1:])
