@@ -30,7 +30,7 @@ print(f"{(here / 'report.html').stat().st_size / 1e3:.0f} kB")
 # %% Its summary, in words
 for row in report["summary"]:
     cell = row["cells"]["own/all/nearest"]
-    print(row["label"], "is best" if cell["best"] else cell["says"])
+    print(row["label"], "is best" if cell["best"] else cell["says"] or "does not answer by this rule: not compared")
 # %% A run with a folder can be exported
 protofed.run("mp-fedcl", out=here / "run", **data, **training)
 export(RunFolder.open(here / "run")).write(here / "model")

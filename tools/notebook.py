@@ -1,4 +1,8 @@
-"""python -m tools.notebook: make examples/quickstart.ipynb of its script and execute it.  make notebook"""
+"""python -m tools.notebook: make and execute a notebook of each script in examples that is one.  make notebook
+
+Such a script begins with `# %%`, the mark of a cell. Its notebook has a cell more, which installs ProtoFed where it is
+not: from a wheel beside the notebook, or from the package index.
+"""
 
 from __future__ import annotations
 
@@ -6,42 +10,57 @@ import importlib
 from pathlib import Path
 from typing import NamedTuple
 
-SCRIPT = Path(__file__).parent.parent / "examples" / "quickstart.py"
-NOTEBOOK = SCRIPT.with_suffix(".ipynb")
+EXAMPLES = Path(__file__).parent.parent / "examples"
+MARK = "# %%"
+INSTALL = """\
+# Where ProtoFed is not yet, it is installed: from a wheel beside this notebook, or from the package index
+import importlib.util
+from pathlib import Path
+
+if importlib.util.find_spec("protofed") is None:
+    package = next(Path().glob("protofed-*.whl"), "protofed")
+    %pip install --quiet {package}"""
 
 
 class Cell(NamedTuple):
-    """A part of the script."""
+    """A part of a notebook."""
 
     kind: str  # code or markdown
     source: str
 
 
+def scripts() -> list[Path]:
+    """The scripts that become notebooks."""
+    return [path for path in sorted(EXAMPLES.glob("*.py")) if path.read_text(encoding="utf-8").startswith(MARK)]
+
+
 def cells(script: str) -> list[Cell]:
     """The parts that lines beginning with # %% divide; what follows the mark is a comment of the cell."""
     found = []
-    for part in script.split("# %%")[1:]:
+    for part in script.split(MARK)[1:]:
         head, _, body = part.partition("\n")
         if head.strip() == "[markdown]":
             text = "\n".join(line.removeprefix("#").removeprefix(" ") for line in body.strip().splitlines())
             found.append(Cell("markdown", text))
         else:
             found.append(Cell("code", "\n".join(filter(None, [head.strip() and f"# {head.strip()}", body.strip()]))))
-    return found
+    first = next(number for number, cell in enumerate(found) if cell.kind == "code")
+    return [*found[:first], Cell("code", INSTALL), *found[first:]]
 
 
 def main() -> None:
-    """Make and execute it."""
+    """Make and execute all."""
     nbformat, nbclient = map(importlib.import_module, ("nbformat", "nbclient"))
-    notebook = nbformat.v4.new_notebook()
-    for number, cell in enumerate(cells(SCRIPT.read_text(encoding="utf-8"))):
-        new = nbformat.v4.new_markdown_cell if cell.kind == "markdown" else nbformat.v4.new_code_cell
-        notebook.cells.append(new(cell.source, id=f"cell-{number}"))
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
-    for cell in notebook.cells:
-        cell.metadata.pop("execution", None)  # the time of day
-    nbformat.write(notebook, NOTEBOOK)
+    for script in scripts():
+        notebook = nbformat.v4.new_notebook()
+        for number, cell in enumerate(cells(script.read_text(encoding="utf-8"))):
+            new = nbformat.v4.new_markdown_cell if cell.kind == "markdown" else nbformat.v4.new_code_cell
+            notebook.cells.append(new(cell.source, id=f"cell-{number}"))
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+        for cell in notebook.cells:
+            cell.metadata.pop("execution", None)  # the time of day
+        nbformat.write(notebook, script.with_suffix(".ipynb"))
 
 
 if __name__ == "__main__":

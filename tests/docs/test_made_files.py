@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -36,22 +37,53 @@ def test_the_pages_of_commands_are_those_of_the_command_line() -> None:
     )
 
 
-def test_the_notebook_is_the_executed_script() -> None:
-    made = json.loads(notebook.NOTEBOOK.read_text(encoding="utf-8"))
-    script = notebook.cells(notebook.SCRIPT.read_text(encoding="utf-8"))
-    assert [(cell["cell_type"], "".join(cell["source"])) for cell in made["cells"]] == script, "make notebook"
+@pytest.mark.parametrize("script", notebook.scripts(), ids=lambda script: script.stem)
+def test_a_notebook_is_its_executed_script(script: Path) -> None:
+    made = json.loads(script.with_suffix(".ipynb").read_text(encoding="utf-8"))
+    cells = notebook.cells(script.read_text(encoding="utf-8"))
+    assert [(cell["cell_type"], "".join(cell["source"])) for cell in made["cells"]] == cells, "make notebook"
     code = [cell for cell in made["cells"] if cell["cell_type"] == "code"]
-    assert len(made["cells"]) == 10
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     assert not [out for cell in code for out in cell["outputs"] if out["output_type"] == "error"]
-    assert sum(bool(cell["outputs"]) for cell in code) >= 6
+    assert 2 * sum(bool(cell["outputs"]) for cell in code) >= len(code)
+
+
+def test_a_script_is_a_notebook_if_it_begins_with_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [script.stem for script in notebook.scripts()] == sorted(
+        path.stem for path in notebook.EXAMPLES.glob("*.ipynb")
+    )
+    (tmp_path / "b.py").write_text("# %% [markdown]\n# # Title\n# %% why\n1 + 1\n# %%\n2\n")
+    (tmp_path / "a.py").write_text("print('# %%')\n")
+    monkeypatch.setattr(notebook, "EXAMPLES", tmp_path)
+    (script,) = notebook.scripts()
+    assert notebook.cells(script.read_text()) == [
+        ("markdown", "# Title"),
+        ("code", notebook.INSTALL),
+        ("code", "# why\n1 + 1"),
+        ("code", "2"),
+    ]
 
 
 @pytest.mark.slow
-def test_the_script_of_the_notebook_runs() -> None:
-    source = "\n".join(
-        cell.source for cell in notebook.cells(notebook.SCRIPT.read_text("utf-8")) if cell.kind == "code"
-    )
+@pytest.mark.parametrize(("there", "wheel"), [(True, True), (False, True), (False, False)])
+def test_the_first_cell_installs_what_is_missing(
+    there: bool, wheel: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell, asked = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell(), list[str]()
+    shell.register_magic_function(asked.append, magic_name="pip")
+    if wheel:
+        (tmp_path / "protofed-9.9.9-py3-none-any.whl").touch()
+    if not there:
+        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.chdir(tmp_path)
+    shell.run_cell(notebook.INSTALL).raise_error()
+    package = "protofed-9.9.9-py3-none-any.whl" if wheel else "protofed"
+    assert asked == ([] if there else [f"install --quiet {package}"])
+
+
+@pytest.mark.slow
+def test_the_script_of_the_quickstart_runs() -> None:
+    source = (notebook.EXAMPLES / "quickstart.py").read_text("utf-8")
     names: dict[str, object] = {}
     exec(source.replace('"rounds": 15', '"rounds": 1'), names)  # quick: that it runs, not what comes out
     assert names["right"]
