@@ -1,25 +1,31 @@
-"""What contributors and packagers get: workflows whose commands exist, a citation, a release."""
+"""What contributors and packagers get: workflows whose commands exist, metadata, complete lists."""
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from protofed.internal.version import VERSION
-from tools import identity, release
+from tools import identity
 from tools.lowest import PYPROJECT, lowest
 
 ROOT = PYPROJECT.parent
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 FORMS = sorted((ROOT / ".github").rglob("*.yml"))
-TARGETS = {found[1] for found in re.finditer(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)}
-PAGES = [ROOT / name for name in ("CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "docs/releases.md")]
+TARGETS = {*" ".join(re.findall(r"^([a-z -]+):", (ROOT / "Makefile").read_text(), re.M)).split()}
+PAGES = [
+    ROOT / name for name in ("CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "docs/releases.md", "docs/users/contributors.md")
+]
+PROJECT = tomllib.loads(PYPROJECT.read_text())["project"]
+PRINT_ONLY = {"bench", "licences", "sbom", "test-install", "test-lowest", "release"}
+"""Targets that run a module of tools or benchmarks and write nothing that is kept in the repository."""
 
 
 def jobs(path: Path) -> list[dict[str, Any]]:
@@ -27,8 +33,15 @@ def jobs(path: Path) -> list[dict[str, Any]]:
     return list(yaml.safe_load(path.read_text())["jobs"].values())
 
 
-def test_there_are_workflows_for_changes_nights_and_releases() -> None:
-    assert [path.stem for path in WORKFLOWS] == ["nightly", "release", "tests"]
+def test_there_are_workflows_for_changes_nights_releases_and_the_site() -> None:
+    assert [path.stem for path in WORKFLOWS] == ["nightly", "release", "site", "tests"]
+
+
+def test_every_python_that_the_metadata_names_is_tested() -> None:
+    (tested,) = [job for job in jobs(ROOT / ".github/workflows/tests.yml") if "strategy" in job]
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert tested["strategy"]["matrix"]["python"] == named
+    assert PROJECT["requires-python"] == f">={named[0]}"
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
@@ -53,7 +66,7 @@ def test_a_workflow_may_no_more_than_it_must(path: Path) -> None:
     whole = yaml.safe_load(path.read_text())
     assert whole["permissions"] == {"contents": "read"}
     writing = [job for job in jobs(path) if "write" in job.get("permissions", {}).values()]
-    assert not writing or path.stem == "release"
+    assert not writing or path.stem in ("release", "site")
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
@@ -80,14 +93,112 @@ def test_what_contributors_read_leads_somewhere(path: Path) -> None:
     assert max(map(len, text.splitlines())) <= 120
 
 
-def test_who_and_where_is_said_in_one_file() -> None:
-    assert identity.CITATION.read_text() == identity.citation()
-    assert identity.PAPER.read_text() == identity.paper()
-    made = {"CITATION.cff", "paper/paper.md", "identity.yaml"}
-    held = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
-    texts = [name for name in held if name.endswith((".md", ".yml", ".yaml", ".cff", ".toml")) and name not in made]
-    for name in texts:
-        assert not re.search(r"\bOWNER/|PLACEHOLDER|10\.0000/", (ROOT / name).read_text()), name
+@pytest.mark.parametrize("name", identity.MADE)
+def test_who_and_where_is_what_identity_yaml_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert text == identity.MADE[name](text), "make identity"
+    other = {**identity.identity(), "repository": "https://example.org/other", "site": "https://example.org/elsewhere"}
+    other["authors"] = [{"given": "A", "family": 'B "C"', "orcid": "1", "affiliation": "D"}]
+    monkeypatch.setattr(identity, "identity", lambda: other)
+    changed = identity.MADE[name](text)
+    assert changed != text
+    assert identity.MADE[name](changed) == changed
+    if name == "pyproject.toml":
+        about = tomllib.loads(changed)["project"]
+        assert about["authors"] == [{"name": 'A B "C"'}]
+        assert about["urls"]["Documentation"] == "https://example.org/elsewhere"
+
+
+def test_no_other_file_names_them() -> None:
+    made = {*identity.MADE, "identity.yaml"}
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    names = [name for name in listed if name.endswith((".md", ".yml", ".yaml", ".cff", ".toml")) and name not in made]
+    for name in names:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert not re.search(r"\bOWNER/|PLACEHOLDER|10\.0000/", text), name
+
+
+def test_the_version_is_in_one_place() -> None:
+    assert "version" in PROJECT["dynamic"]
+    assert f"\nversion: {VERSION}\n" in (ROOT / "CITATION.cff").read_text()  # written by make identity
+    texts = [
+        *(ROOT / "src").rglob("*.py"),
+        *(ROOT / "tools").glob("*.py"),
+        ROOT / "Makefile",
+        ROOT / "mkdocs.yml",
+        PYPROJECT,
+    ]
+    assert [path.name for path in texts if f'"{VERSION}"' in path.read_text(encoding="utf-8")] == ["version.py"]
+
+
+def test_the_paper_has_the_parts_that_its_journal_wants() -> None:
+    _, head, body = (ROOT / "paper/paper.md").read_text(encoding="utf-8").split("---\n", 2)
+    assert {"title", "tags", "authors", "affiliations", "date", "bibliography"} == {*yaml.safe_load(head)}
+    assert re.findall(r"^# (.*)$", body, re.M) == [
+        "Summary",
+        "Statement of need",
+        "State of the field",
+        "Software design",
+        "Research impact statement",
+        "AI usage disclosure",
+        "Acknowledgements",
+        "References",
+    ]
+    assert 750 <= len(body.split()) <= 1750
+
+
+def test_what_commands_write_is_listed_for_contributors() -> None:
+    recipes = re.findall(r"^([a-z -]+):[^=\n]*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)
+    running = {
+        target
+        for targets, recipe in recipes
+        for target in targets.split()
+        if re.search(r"python\)? -m (tools|benchmarks)\b|mkdocs build", recipe, re.I)
+    }
+    page = (ROOT / "docs/users/contributors.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*) \| `make ([a-z-]+)` \|$", page, re.M)
+    assert {target for _, target in rows} == running - PRINT_ONLY
+    assert running > PRINT_ONLY
+    for written, _ in rows:
+        for name in re.findall(r"`([\w./-]+)`", written):
+            assert (ROOT / name).exists() or name in ("Options", "build/site"), name
+
+
+def test_every_package_has_a_reason() -> None:
+    page = (ROOT / "docs/dependencies.md").read_text(encoding="utf-8").lower()
+    texts = [*PROJECT["dependencies"], *(text for extra in PROJECT["optional-dependencies"].values() for text in extra)]
+    names = {Requirement(text).name.lower() for text in texts} - {"protofed"}
+    assert [name for name in names if not re.search(rf"\b{re.escape(name)}\b", page)] == []
+    extras = {*PROJECT["optional-dependencies"]} - {"test"}
+    assert extras == {*re.findall(r"`([\w-]+)`", " ".join(re.findall(r"^\| (`.*?) \|", page, re.M)))}
+
+
+INSTALLING = [
+    path
+    for pattern in ("*.md", "docs/**/*.md", "examples/*.py", "src/**/*.py")
+    for path in ROOT.glob(pattern)
+    if "pip install" in path.read_text(encoding="utf-8") and path.name != "CHANGELOG.md"
+]
+
+
+@pytest.mark.parametrize("path", INSTALLING, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_page_has_installed_is_there(path: Path) -> None:
+    """Extras exist; the project comes from a clone, as no index has it, or, with an extra, is there already."""
+    for words in re.findall(r"pip install ([^`\n&]*)", path.read_text(encoding="utf-8")):
+        for name, extras in re.findall(r"""(?:^|[ '"])(protofed|\.)(?:\[([\w,]+)\])?(?=$|[ '",.)])""", words):
+            assert {*filter(None, extras.split(","))} <= {*PROJECT["optional-dependencies"], "NAME"}, words
+            assert name == "." or extras, words
+
+
+def test_what_warns_is_listed() -> None:
+    page = (ROOT / "docs/deprecations.md").read_text(encoding="utf-8").partition("## What warns now")[2]
+    rows = [
+        row for row in page.splitlines() if row.startswith("| ") and not row.startswith(("| since", "| – | nothing"))
+    ]
+    warning = [
+        path for path in (ROOT / "src").rglob("*.py") if "DeprecationWarning" in path.read_text(encoding="utf-8")
+    ]
+    assert bool(rows) == bool(warning)
 
 
 def test_what_the_paper_cites_is_listed() -> None:
@@ -95,42 +206,7 @@ def test_what_the_paper_cites_is_listed() -> None:
     assert cited == {*re.findall(r"@\w+\{(\w+),", (ROOT / "paper/paper.bib").read_text())}
 
 
-def test_the_notes_of_a_release_are_its_part_of_the_changelog() -> None:
-    parts = {"2.0.0 (unreleased)": "- next", "1.0.0 (2026-01-31)": "- one\n- two", "0.9.0 (2025-01-01)": "- old"}
-    text = "# Changelog\n\n" + "\n".join(f"## {title}\n\n{part}\n" for title, part in parts.items())
-    assert release.notes(text, "1.0.0") == "- one\n- two\n"
-    assert release.notes(text, "0.9.0") == "- old\n"
-    for version in ("2.0.0", "1.0", "3.0.0"):
-        with pytest.raises(ValueError, match="no dated section"):
-            release.notes(text, version)
-
-
-def test_every_package_that_is_needed_has_a_licence_and_is_in_the_bill() -> None:
-    packages = release.needed()
-    names = {package.name.lower() for package in packages}
-    direct = {line.partition("==")[0].lower() for line in lowest(PYPROJECT.read_text()).splitlines()}
-    assert direct <= names
-    assert "pytest" not in names
-    table = release.licences(packages)
-    assert all(f"| {package.name} | {package.version} | " in table for package in packages)
-    bill = json.loads(json.dumps(release.bill_of_materials(packages)))
-    assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/protofed@{VERSION}"
-    assert len({one["bom-ref"] for one in bill["components"]}) == len(packages)
-
-
 def test_the_lowest_versions_are_those_of_the_project() -> None:
     assert (
         lowest('[project]\ndependencies = ["torch>=2.6", "scikit-learn>=1.4"]\n') == "torch==2.6\nscikit-learn==1.4\n"
     )
-
-
-def test_checksums_are_those_that_sha256sum_reads(tmp_path: Path) -> None:
-    (tmp_path / "a.whl").write_bytes(b"abc")
-    (tmp_path / "SHA256SUMS").write_text(release.sums([tmp_path / "a.whl"]))
-    done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.stdout == "a.whl: OK\n"
-
-
-def test_a_release_is_of_the_version_that_is_tagged() -> None:
-    with pytest.raises(ValueError, match="the tag is"):
-        release.write("v0.0.0")
