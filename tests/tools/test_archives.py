@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -36,8 +37,11 @@ def test_the_tutorial_is_played_with_less() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("there", [True, False])
-def test_an_archive_is_tried_with_nothing_but_what_it_brings(there: bool, tmp_path: Path) -> None:
+def test_an_archive_is_tried_with_nothing_but_what_it_brings(
+    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The module of the wheel is found, and of what this environment has, nothing is."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     index = PackageIndex(tmp_path)
     index.add("whole", "1.0")
     (archive,) = tmp_path.glob("*.whl")
