@@ -82,7 +82,7 @@ class Links(HTMLParser):
         self.names |= {str(found[key]) for key in ("id", "name") if found.get(key)}
         if tag == "a" and found.get("href"):
             self.goals.append(str(found["href"]))
-        elif tag == "link" or "src" in found:
+        elif (tag == "link" and found.get("rel") != "canonical") or "src" in found:
             self.asked += [str(found[key]) for key in ("href", "src") if found.get(key)]
 
 
