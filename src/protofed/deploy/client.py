@@ -22,9 +22,10 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from protofed.data import Federation
+from protofed.data import Federation, check_name
 from protofed.data.build import federation_of
 from protofed.data.encodings import Encoding
+from protofed.data.splits import check_split
 from protofed.deploy.client_memory import PUBLIC as MODEL
 from protofed.deploy.client_memory import SECRETS, ClientMemory, FolderMemory, last_round, recall, remember
 from protofed.deploy.events import Events
@@ -32,6 +33,7 @@ from protofed.deploy.ledger import SUMS, RunLedger, SumsGiven, Today, check_room
 from protofed.deploy.owner import PARTS, Owner
 from protofed.deploy.received import Received
 from protofed.deploy.signatories import signatory_of
+from protofed.deploy.spoken import looked_up, understood
 from protofed.deploy.wire import (
     FAILED,
     LARGEST,
@@ -51,8 +53,11 @@ from protofed.engines.public_phase import PublicPhase
 from protofed.errors import RefusedError, UserError
 from protofed.evaluation.names import split_name
 from protofed.experiment import Experiment
+from protofed.internal.plugins import is_code
 from protofed.messages import Broadcast, Upload, tensors_in
+from protofed.methods import build_method
 from protofed.methods.base import Clock
+from protofed.models import factory_of
 from protofed.runs.process import process_settings
 from protofed.runs.run import Run, new_run
 from protofed.server.public_exchange import exchange_of
@@ -155,8 +160,9 @@ class WarmClient:
     def _allowed(self, kind: str, facts: Mapping[str, Any], data: bytes, memory: ClientMemory | None) -> Packet:
         if kind not in HANDLERS:
             raise RefusedError(f"there is no {kind}")
-        experiment = Experiment.from_mapping(facts["experiment"])
+        experiment = understood(facts)
         self.owner.check(experiment)
+        looked_up(facts, lambda: check_names(experiment, self.owner))
         if memory is None:
             memory = self._folder(facts["run"])
         asked = Asked(facts, data, experiment, memory, RunLedger.of(memory, experiment))
@@ -285,7 +291,7 @@ class WarmClient:
         if self.events is not None:
             clock, experiment = facts.get("clock"), facts.get("experiment")
             number = clock[0] + 1 if isinstance(clock, list) and clock and isinstance(clock[0], int) else None
-            method = experiment.get("method") if isinstance(experiment, dict) else None
+            method = asked_of(experiment, "method") if isinstance(experiment, dict) else None
             named = {"run": plain(str(facts.get("run"))), "method": plain(str(method)), "round": number}
             more["bytes_in"] = packet.size()
             if self._sent and "bytes_out" in more:
@@ -297,8 +303,13 @@ class WarmClient:
         """What has left with an answer that is none of a question about the run, and what hides a sample in it."""
         assert self._here is not None  # what has left was made of it
         found = {"sent": list(dict.fromkeys(self._sent)), "samples": len(self._here[1].clients[0].train)}
-        asked = {name: experiment.get(name) for name in ("min_count", "secure")}
+        asked = {name: asked_of(experiment, name) for name in ("min_count", "secure")}
         return found | asked | {"clip": self.owner.clip, "noise": self.owner.noise or None}
+
+
+def asked_of(experiment: Mapping[str, Any], name: str) -> Any:
+    """An option of an experiment as a message names it, which leaves out what is at its default."""
+    return experiment.get(name, getattr(Experiment, name))
 
 
 def _accuracies(some: Any) -> Any:
@@ -311,6 +322,23 @@ def _accuracies(some: Any) -> Any:
 def plain(text: str) -> str:
     """What came from elsewhere as a line that can be written anywhere."""
     return "".join(one if one.isprintable() and one.isascii() else "?" for one in text[:LONGEST])
+
+
+def check_names(experiment: Experiment, owner: Owner) -> None:
+    """Refuse names of what is not installed here; an owner's own code is loaded where it is needed.
+
+    Raises:
+        UserError: there is no such method, parameter, model, dataset or split.
+    """
+    if not is_code(experiment.method):
+        build_method(experiment.method, experiment.params)
+    for model in experiment.model.split(","):
+        if not is_code(model):
+            factory_of(model)
+    for dataset in experiment.datasets if owner.data is None else ():
+        check_name(dataset)
+    if owner.data is None or ":" not in owner.data:
+        check_split(experiment.split)
 
 
 def experiment_here(experiment: Experiment, owner: Owner) -> Experiment:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from protofed.deploy.client_memory import ClientMemory
 from protofed.deploy.owner import Owner
+from protofed.deploy.spoken import spoken
 from protofed.errors import RefusedError
 from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
@@ -43,7 +44,7 @@ class RunLedger:
         Raises:
             RefusedError: the run began with another one.
         """
-        said, asked = memory.note(LEDGER), digest(asdict(experiment))
+        said, asked = memory.note(LEDGER), digest(spoken(experiment))
         if not said:
             found = cls(asked)
             found.keep(memory)
