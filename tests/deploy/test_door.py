@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from protofed.data import load
 from protofed.deploy.exchange import Answers, Question, exchange
 from protofed.deploy.link import new_run as link_run
 from protofed.deploy.link import open_state
@@ -39,6 +40,7 @@ from protofed.experiment import Experiment
 from protofed.messages import Upload
 from protofed.runs.run import new_run
 from tests.deploy.test_network import BASE, Wire
+from tests.docs.test_tutorials import patients
 from tests.support.command_line import invoke
 from tests.support.federation_processes import Deployment, descendants, federation, protofed, until
 
@@ -224,22 +226,25 @@ class Hostile:
 
 def test_the_five_ways_past_client_yaml_are_refused(tmp_path: Path) -> None:
     """Of a real client; each is said in one line on both sides, and recorded."""
-    with Deployment(tmp_path, 1) as made:
+    with Deployment(tmp_path, 1, min_batch=16) as made:
         made.server()
         path = made.folder / "clients/0/client.yaml"
-        path.write_text(
-            path.read_text() + "turns: 3\nmethods: [fedavg]\nmin_count: 5\nmin_samples: 50\nmin_batch: 16\n"
-        )
+        path.write_text(path.read_text() + "turns: 3\nmethods: [fedavg]\nmin_count: 5\nmin_samples: 50\n")
         made.client(0)
         server, asked = Hostile(made), replace(ASKED, min_count=5)
-        long = replace(asked, rounds=600, participation=0.5)
+        long, file = replace(asked, rounds=600, participation=0.5), str(tmp_path / "any.npz")
+        paths = [("dataset", f"folder:{tmp_path}"), ("dataset", f"npz:{file}"), ("dataset", f"digits+csv:{file}")]
+        paths += [("public", f"folder:{tmp_path}"), ("split", f"indices:{file}")]
         for number in (0, 1, 2):
             answer = server.ask(long, number)
             assert isinstance(answer, Packet), answer
             assert Upload.decode(answer.data).weights
         expected = {
             "another turn": [server.ask(long, number) for number in (3, 500)],
-            "path": [server.ask(replace(asked, dataset=f"folder:{tmp_path}"), run="b")],
+            "path": [server.ask(replace(asked, **{name: value}), run="b") for name, value in paths],
+            "not over a network": [
+                server.ask(replace(asked, **{name: file}), run="b") for name in ("start", "encoder")
+            ],
             "another experiment": [server.ask(replace(long, lr=1.0), 0), server.ask(replace(long, train_size=9), 0)],
             "samples": [server.ask(replace(asked, train_size=1), run="c")],
             "batch_size 1": [server.ask(replace(asked, train_size=1, batch_size=1), run="d")],
@@ -251,6 +256,10 @@ def test_the_five_ways_past_client_yaml_are_refused(tmp_path: Path) -> None:
                 assert isinstance(answer, str), why
                 assert answer.startswith("it refuses: ")
                 assert why in answer
+        there = replace(asked, dataset="heart-disease", data_dir=str(tmp_path / "theirs"), model="mlp", train_size=None)
+        patients(tmp_path / "theirs")
+        assert len(load("heart-disease", tmp_path / "theirs").train) > 50  # which nobody looks at
+        assert server.ask(there, run="i", kind="query.hello") == "error 102: UserError"
         told = made.stop("client-0")
         lines = list(map(json.loads, (made.folder / "clients/0/events.jsonl").read_text().splitlines()))
     reasons = [answer.removeprefix("it refuses: ") for answers in expected.values() for answer in map(str, answers)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -125,3 +126,30 @@ def test_who_is_told_to_end_does_not_wait_for_an_answer(tmp_path: Path) -> None:
 def test_who_does_not_answer_in_time_is_ended(tmp_path: Path) -> None:
     with Quiet(tmp_path, []) as worker, pytest.raises(WorkerDiedError, match=r"did not answer within 0\.2 s"):
         worker.answer("turn", Packet("{}", b"", b""), 0.2)
+
+
+def test_who_is_connected_again_is_asked_again_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server takes a client for gone that it has not heard of: it hears of this one before the next beat is due."""
+    told: list[int] = []
+    calls: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        name = request.url.path.rpartition("/")[2]
+        if name != "pull-messages":
+            return httpx.Response(200, content=b"")
+        calls.append(name)
+        if len(calls) > 2:
+            told.append(2)
+        return httpx.Response(503 if len(calls) == 1 else 200, content=b"")
+
+    made = line(tmp_path, answer)
+
+    def beat() -> bool:
+        if threading.current_thread() is threading.main_thread():  # the others are those of every half minute
+            calls.append("beat")
+        return True
+
+    monkeypatch.setattr(made, "beat", beat)
+    monkeypatch.setattr(node, "PAUSE", 0.0)
+    assert node.play(made, Quiet(tmp_path, []), told, lambda: None) == 0
+    assert calls[:3] == ["pull-messages", "pull-messages", "beat"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -14,22 +15,26 @@ import pytest
 import yaml
 
 from protofed.deploy import ledger
-from protofed.deploy.client import Failed, WarmClient
+from protofed.deploy.client import Failed, WarmClient, turn_objections
 from protofed.deploy.events import Events
+from protofed.deploy.ledger import Today
 from protofed.deploy.owner import Owner, keys, template
+from protofed.deploy.server import serve
+from protofed.deploy.server_settings import Settings
 from protofed.deploy.warm_worker import OwnersWord
 from protofed.deploy.wire import FAILED, PROTOCOL, REFUSED, Packet, pack, seal
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
 from protofed.runs.run import new_run
 from tests.support.command_line import invoke, succeed
+from tests.support.loopback import Loopback, in_simulation, size_of
 
 BASE = Experiment("fedproto", dataset="digits", train_size=200, clients=2, rounds=3, model="cnn", alpha=1.0)
 
 
 def at(place: Path, **says: Any) -> WarmClient:
-    """The client whose owner says so, started anew."""
-    (place / "client.yaml").write_text(yaml.safe_dump({"id": 0, "threads": 1, **says}))
+    """The client whose owner says so, and allows batches of any size unless told otherwise; started anew."""
+    (place / "client.yaml").write_text(yaml.safe_dump({"id": 0, "threads": 1, "min_batch": 1, **says}))
     owner = Owner.read(place / "client.yaml").with_data(None)
     return WarmClient(owner, Events(place / "events.jsonl"))
 
@@ -134,7 +139,7 @@ def test_who_takes_part_may_change(tmp_path: Path) -> None:
     ("change", "says", "why"),
     [
         ({"train_size": 12}, {}, "fewer than 10 samples"),
-        ({"batch_size": 1}, {}, "batch_size 1: it must be 8 or more"),
+        ({"batch_size": 1}, {"min_batch": Owner.min_batch}, "batch_size 1: it must be 8 or more"),
         ({"batch_size": 16}, {"min_batch": 17}, "batch_size 16: it must be 17 or more"),
         ({"epochs": 101}, {}, "101 epochs: 100 are allowed"),
         ({"steps": 90}, {"max_epochs": 2}, "90 steps: 2 epochs are allowed"),
@@ -165,7 +170,7 @@ def test_the_owner_bounds_what_touches_privacy(
 
 
 def test_several_objections_are_all_said(tmp_path: Path) -> None:
-    said = refusal(at(tmp_path, methods=["fedavg"]), message(replace(BASE, batch_size=4)))
+    said = refusal(at(tmp_path, methods=["fedavg"], min_batch=8), message(replace(BASE, batch_size=4)))
     assert said == "method fedproto: fedavg may be run; batch_size 4: it must be 8 or more"
 
 
@@ -397,12 +402,154 @@ def test_an_owner_learns_beforehand_what_would_be_refused(told: Callable[..., tu
         3,
         ["refused: method fedproto: fedavg may be run", "refused: 5 rounds: 4 turns of a run are allowed"],
     )
-    assert told(asked, send=["weights"]) == (3, ["refused: prototypes may not be sent"])
+    assert told(asked, send=["weights", "accuracies"]) == (3, ["refused: prototypes may not be sent"])
+    assert told(asked, send=["prototypes"]) == (3, ["refused: accuracies may not be sent"])
     assert told(asked, min_samples=10_000) == (3, ["refused: it would train on fewer than 10000 samples"])
-    small = {"method": "fedavg", "model": "mlp"}
-    code, (line,) = told(asked | small, megabytes=0.01)
+
+
+def test_all_objections_are_told_beforehand_at_once(told: Callable[..., tuple[int, list[str]]], tmp_path: Path) -> None:
+    """Of the experiment, the samples, the turn, what is sent and what is received; files are not opened for it."""
+    asked = {"method": "fedavg", "model": "cnn", "dataset": "digits", "train_size": 300, "rounds": 5, "clients": 2}
+    asked |= {"epochs": 4, "min_count": 1}
+    limits: dict[str, Any] = {"min_count": 5, "min_samples": 10_000, "max_epochs": 3, "megabytes": 0.01}
+    limits |= {"min_batch": 33, "send": ["accuracies"], "turns_per_day": 4, "megabytes_per_day": 0.02}
+    code, lines = told(asked, **limits)
     assert code == 3
-    assert re.fullmatch(r"refused: a message of [0-9.]+ MB: 0\.01 MB are allowed", line)
+    (samples,) = (re.search("would have ([0-9]+) samples", line) for line in lines if "last batch" in line)
+    assert samples is not None
+    patterns = [
+        "batch_size 32: it must be 33 or more",
+        "min_count 1: it must be 5 or more",
+        "it would train on fewer than 10000 samples",
+        "4 epochs: 3 are allowed",
+        f"batch_size 32: the last batch of an epoch would have {samples[1]} samples, 33 or more are allowed"
+        "; [0-9]+ would do",
+        "weights may not be sent",
+        "numbers may not be sent",
+        "an upload of [0-9.]+ MB: 0[.]01 MB are allowed",
+        "a broadcast of [0-9.]+ MB: 0[.]01 MB are allowed",
+        "5 turns, if on this day: 4 are allowed in a day",
+        "[0-9.]+ MB of uploads, if on this day: 0[.]02 MB are allowed in a day",
+    ]
+    for line, pattern in zip(lines, patterns, strict=True):
+        assert re.fullmatch(f"refused: {pattern}", line), (line, pattern)
+    elsewhere = {"dataset": f"npz:{tmp_path}/none.npz", "encoder": "none.safetensors", "novel": 2}
+    code, lines = told(asked | elsewhere, min_count=5)
+    assert lines == [
+        f"refused: dataset npz:{tmp_path}/none.npz: a server names no path",
+        "refused: encoder none.safetensors: not over a network",
+        "refused: novel 2: not over a network",
+        "refused: min_count 1: it must be 5 or more",
+    ]
+    code, lines = told(asked | {"encoder": "none.safetensors"}, min_samples=10_000)
+    assert "refused: it would train on fewer than 10000 samples" in lines  # although the encoder is not there
+
+
+def test_what_was_had_today_counts_and_what_is_kept_does(
+    told: Callable[..., tuple[int, list[str]]], tmp_path: Path
+) -> None:
+    asked = {"method": "fedproto", "model": "cnn", "dataset": "digits", "train_size": 300, "rounds": 5, "clients": 2}
+    memory = tmp_path / "F/clients/1/memory"
+    (memory / "a").mkdir(parents=True)
+    (memory / "a/0.safetensors").write_bytes(bytes(2_000_000))
+    full = "refused: a new run: what it keeps of others has used the room that is allowed"
+    assert told(asked, disk_megabytes=1) == (3, [full])
+    assert told(asked, disk_megabytes=3)[0] == 0
+    for path in (memory / "a/0.safetensors", memory / "a"):  # so old that it is deleted when another begins
+        os.utime(path, (0, 0))
+    assert told(asked, disk_megabytes=1)[0] == 0
+    assert (memory / "a/0.safetensors").exists()
+    Today.read(memory / "today.json").count(memory / "today.json", Owner(1), turns=4, sent=500_000)
+    assert told(asked, turns_per_day=9)[0] == 0
+    code, (turns, sent) = told(asked, turns_per_day=8, megabytes_per_day=0.5)
+    assert (code, turns) == (3, "refused: 5 turns, if on this day: 8 are allowed in a day, and 4 were taken")
+    assert re.fullmatch(
+        r"refused: [0-9.]+ MB of uploads, if on this day: 0\.5 MB are allowed in a day, and 0\.5 were sent", sent
+    )
+
+
+def test_an_exchange_on_public_images_is_told_of_beforehand(told: Callable[..., tuple[int, list[str]]]) -> None:
+    """It takes a turn of its own, sends numbers and is not clipped."""
+    asked = {"method": "fccl-plus", "model": "cnn", "dataset": "digits", "train_size": 300, "rounds": 5, "clients": 2}
+    asked |= {"public": "digit-domains", "params": {"public_images": 200, "public_batch": 100}}
+    assert told(asked)[0] == 0
+    code, lines = told(asked, clip=1.0, turns=9, send=["weights", "accuracies"], megabytes=0.042)
+    assert code == 3
+    assert lines[:2] == [
+        "refused: numbers may not be sent",
+        "refused: an exchange on public images, which is neither clipped nor noised",
+    ]
+    similarities = (100 * 99 + 100 * 10) * 4 / 1e6
+    for line, what in zip(lines[2:4], ("an upload", "a broadcast"), strict=True):
+        found = re.fullmatch(f"refused: {what} of ([0-9.]+) MB: 0.042 MB are allowed", line)
+        assert found is not None, line
+        assert similarities < float(found[1]) < similarities + 0.001
+    assert lines[4:] == ["refused: 10 turns: 9 of a run are allowed"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": "mp-fedcl"},  # whose pool grows with the clients
+        {"method": "fedproto"},
+        {"method": "fedavg"},
+        {"method": "fedavg", "secure": True},
+        {"method": "fedproto", "secure": True, "privacy": "client", "clip": 1.0, "noise": 1.0},
+    ],
+)
+def test_messages_have_the_size_that_is_told_beforehand(
+    change: dict[str, Any], told: Callable[..., tuple[int, list[str]]], tmp_path: Path
+) -> None:
+    asked = {
+        "model": "cnn",
+        "dataset": "digits",
+        "train_size": 1000,
+        "split": "iid",
+        "rounds": 2,
+        "clients": 4,
+    } | change
+    sent: list[int] = []
+    grid = Loopback(in_simulation(4), lambda answer: sent.append(size_of(answer)) or [answer])  # type: ignore[func-returns-value]
+    serve(grid, Experiment.from_mapping(asked | {"device": "cpu", "threads": 1}), Settings(str(tmp_path / "run")))
+    received = max(map(size_of, grid.asked))
+    _, lines = told(asked, megabytes=1e-6, min_batch=1)
+    for line, what, actual in zip(lines, ("an upload", "a broadcast"), (max(sent), received), strict=True):
+        found = re.fullmatch(f"refused: {what} of ([0-9.]+) MB: 1e-06 MB are allowed", line)
+        assert found is not None, line
+        assert float(found[1]) * 1e6 == pytest.approx(actual, rel=0.1, abs=1000)
+    if asked.get("secure"):
+        unmasked = {"secure": False, "privacy": "none", "clip": None, "noise": 0.0}
+        _, plain = told(asked | unmasked, megabytes=1e-6, min_batch=1)
+        (upload,) = (float(line.split()[4]) for line in plain if "an upload" in line)
+        assert max(sent) / 1e6 > 1.7 * upload  # 8 bytes a number in place of 4
+
+
+def test_a_step_on_few_samples_is_refused(tmp_path: Path) -> None:
+    """Also the last one of an epoch, by the engine's rule that a single sample joins the batch before it."""
+    whole = replace(BASE, split="iid", train_size=202)
+    client = at(tmp_path)
+    samples = len(client.federation("a", whole).clients[0].train)
+    assert samples == 101
+    for asked, smallest in ((32, 5), (16, 5), (30, 11), (31, 8), (25, 25), (50, 50), (93, 8), (94, 7), (102, 101)):
+        owner = at(tmp_path, min_batch=8)
+        packet = message(replace(whole, batch_size=asked), run=f"b{asked}")
+        if smallest >= 8:
+            taken(owner, packet)
+            continue
+        why = f"batch_size {asked}: the last batch of an epoch would have {smallest} samples, 8 or more are allowed"
+        said = refusal(owner, packet)
+        found = re.fullmatch(f"{re.escape(why)}; ([0-9]+) or ([0-9]+) would do", said)
+        assert found is not None, said
+        for better in map(int, found.groups()):
+            taken(owner, message(replace(whole, batch_size=better), run=f"b{asked}to{better}"))
+    assert "the last batch" in refusal(at(tmp_path, min_batch=8), message(replace(whole, steps=4), run="steps"))
+    taken(at(tmp_path, min_batch=8), message(replace(whole, steps=3), run="fewer"))  # which never come to the last one
+    nobody = replace(whole, method="fed3r", model="mlp")  # trains
+    assert isinstance(at(tmp_path, min_batch=8).answer("query.hello", message(nobody, run="none")), Packet)
+    assert turn_objections(Owner(0), new_run(replace(nobody, clients=1, train_size=101, device="cpu")).engine) == []
+    assert refusal(at(tmp_path, min_batch=102), message(replace(whole, batch_size=200), run="all")) == (
+        "batch_size 200: the last batch of an epoch would have 101 samples, 102 or more are allowed"
+    )
 
 
 def test_simulated_clients_are_their_users_own() -> None:

@@ -21,7 +21,6 @@ from protofed.deploy.client_memory import FolderMemory
 from protofed.deploy.flower_client import StateMemory
 from protofed.deploy.follow_run import HINT, HOPELESS
 from protofed.deploy.owner import Owner
-from protofed.deploy.processes import SIMULATION
 from protofed.deploy.records import as_record, to_records
 from protofed.deploy.server import serve, server_app
 from protofed.deploy.server_settings import Settings
@@ -826,20 +825,18 @@ class Small(nn.Module):
 
 
 @pytest.mark.parametrize("simulated", [True, False])
-def test_code_of_ones_own_runs_in_the_simulation_alone(
-    simulated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_of_ones_own_runs_in_the_simulation_alone(simulated: bool, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN_CODE)
     asked = replace(
         experiment("mp-fedcl"), params={}, method=f"{tmp_path}/mine.py:Mine", model=f"{tmp_path}/mine.py:Small"
     )
+    grid = Loopback(in_simulation(4), simulated=simulated)
     if simulated:
-        monkeypatch.setenv(SIMULATION, "1")
-        serve(Loopback(in_simulation(4)), asked, Settings(out=str(tmp_path / "run")))
+        serve(grid, asked, Settings(out=str(tmp_path / "run")))
         assert_same(tmp_path / "run", sequential(asked))
     else:
         with pytest.raises(LostError, match="0 of at least 1 clients came"):
-            serve(Loopback(in_simulation(4)), asked, Settings(str(tmp_path / "run"), **QUICK))
+            serve(grid, asked, Settings(str(tmp_path / "run"), **QUICK))
 
 
 @pytest.mark.parametrize(

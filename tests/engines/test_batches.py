@@ -7,7 +7,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from protofed.engines.batches import Losses, Schedule, schedule
+from protofed.engines.batches import Losses, Schedule, schedule, sizes_that_do, smallest_batch
 from protofed.methods.base import Clock
 from protofed.randomness import generator
 from tests.support.nets import play
@@ -117,3 +117,18 @@ def test_losses_of_steps_not_taken_do_not_count() -> None:
     assert losses.means().tolist() == [17 / 4, 4.0]
     assert losses.last(torch.tensor([1, 3])).means().tolist() == [8.0, 6.0]
     assert losses.last(torch.tensor([3, 6])).means().tolist() == [pytest.approx(16 / 3), 4.0]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 7, 8, 32])
+def test_the_smallest_batch_is_that_of_the_schedule(batch_size: int) -> None:
+    for samples in range(1, 70):
+        smallest = min(len(batch) for batch in batches(alone(samples, batch_size, 1, generator(0))))
+        assert smallest_batch(samples, batch_size) == smallest, samples
+
+
+def test_the_nearest_batch_sizes_that_do_are_found() -> None:
+    for samples in range(1, 40):
+        for batch_size in (size for size in range(2, 40) if smallest_batch(samples, size) < 4):
+            right = [size for size in range(4, samples + 1) if smallest_batch(samples, size) >= 4]
+            below, above = ([size for size in right if (size > batch_size) == more] for more in (False, True))
+            assert sizes_that_do(samples, batch_size, 4) == [*below[-1:], *above[:1]], (samples, batch_size)

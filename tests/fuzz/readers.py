@@ -248,7 +248,7 @@ def _read_owner(folder: Path) -> None:
     federation = FederationFolder.open(folder)
     assert federation.address
     owner = owner_of({"client": str(folder / "client.yaml")})
-    owner.check_parts([])
+    owner.part_objections([])
     owner.objections(Experiment())
     assert read_nodes(folder / "nodes.json") is not None
     assert read_network_label(folder / "flower.json", 2)["classes"]

@@ -23,9 +23,9 @@ def protofed(*words: str, place: Path) -> subprocess.Popen[str]:
 
 
 class Deployment:
-    """`protofed deploy`, in a folder."""
+    """`protofed deploy`, in a folder; owners allow batches of any size, which digits that are dealt out make."""
 
-    def __init__(self, place: Path, clients: int, **says: Any) -> None:
+    def __init__(self, place: Path, clients: int, min_batch: int = 1, **says: Any) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
@@ -34,6 +34,9 @@ class Deployment:
         flags = [word for name, value in says.items() for word in (f"--{name}", str(value))]
         words = ("deploy", "init", "federation", "--clients", str(clients), "--port", str(self.port), *flags)
         self.passphrase = succeed(place, *words).out.split()[-1]
+        for number in range(clients):
+            with (self.folder / f"clients/{number}/client.yaml").open("a") as says_too:
+                says_too.write(f"min_batch: {min_batch}\n")
 
     def __enter__(self) -> Deployment:
         return self

@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from flwr.app import Context, Message, Metadata, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
 from protofed.deploy.bare_grid import BareGrid
 from protofed.deploy.flower_client import app as protofed_app
+from protofed.deploy.processes import SIMULATION
 from protofed.deploy.records import from_records, to_records
 from protofed.deploy.wire import pack
 
 
 class Loopback(BareGrid):
-    """`trouble` may change an answer, or swallow it."""
+    """`trouble` may change an answer, or swallow it; clients without a client.yaml are `simulated`, or strangers'."""
 
     def __init__(
         self,
@@ -26,12 +28,13 @@ class Loopback(BareGrid):
         trouble: Callable[[Message], list[Message]] | None = None,
         app: ClientApp = protofed_app,
         run_config: Mapping[str, Any] | None = None,
+        simulated: bool = True,
     ):
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # what a ServerApp's process is told
         self.contexts = {
             node: Context(1, node, config, RecordDict(), dict(run_config or {})) for node, config in nodes.items()
         }
-        self.app = app
+        self.app, self.simulated = app, simulated
         self.trouble = trouble or (lambda answer: [answer])
         self.offline: set[int] = set()
         self.answers: list[Message] = []
@@ -53,7 +56,10 @@ class Loopback(BareGrid):
             asked = Message(content=message.content, metadata=named)  # type: ignore[call-overload]  # as Flower does
             self.asked.append(asked)
             numbers.append(number)
-            self.answers += self.trouble(self.app(asked, self.contexts[about.dst_node_id]))
+            with pytest.MonkeyPatch.context() as patch:
+                if self.simulated:
+                    patch.setenv(SIMULATION, "1")
+                self.answers += self.trouble(self.app(asked, self.contexts[about.dst_node_id]))
         return numbers
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:  # noqa: ARG002
@@ -93,10 +99,10 @@ def in_simulation(clients: int) -> dict[int, dict[str, Any]]:
 
 
 def with_folder(folder: Path, number: int, **says: Any) -> dict[str, Any]:
-    """The node of a client whose owner has a client.yaml."""
+    """The node of a client whose owner has a client.yaml, and allows the small batches that tests have."""
     import yaml
 
     place = folder / f"client-{number}"
     place.mkdir(parents=True, exist_ok=True)
-    (place / "client.yaml").write_text(yaml.safe_dump({"id": number, "threads": 1, **says}))
+    (place / "client.yaml").write_text(yaml.safe_dump({"id": number, "threads": 1, "min_batch": 1, **says}))
     return {"client": str(place / "client.yaml")}

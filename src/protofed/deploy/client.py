@@ -22,16 +22,18 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from protofed.data import Federation
+from protofed.data import Federation, check_name
 from protofed.data.build import federation_of
 from protofed.data.encodings import Encoding
+from protofed.data.splits import check_split
 from protofed.deploy.client_memory import PUBLIC as MODEL
 from protofed.deploy.client_memory import SECRETS, ClientMemory, FolderMemory, last_round, recall, remember
 from protofed.deploy.events import Events
-from protofed.deploy.ledger import SUMS, RunLedger, SumsGiven, Today, check_room, forget_old
-from protofed.deploy.owner import PARTS, Owner
+from protofed.deploy.ledger import SUMS, TODAY, RunLedger, SumsGiven, Today, check_room, forget_old
+from protofed.deploy.owner import PARTS, Owner, refuse
 from protofed.deploy.received import Received
 from protofed.deploy.signatories import signatory_of
+from protofed.deploy.spoken import looked_up, understood
 from protofed.deploy.wire import (
     FAILED,
     LARGEST,
@@ -47,12 +49,17 @@ from protofed.deploy.wire import (
     spelt,
     unpack,
 )
+from protofed.engines.base import Engine
+from protofed.engines.batches import sizes_that_do, smallest_batch
 from protofed.engines.public_phase import PublicPhase
 from protofed.errors import RefusedError, UserError
 from protofed.evaluation.names import split_name
 from protofed.experiment import Experiment
+from protofed.internal.plugins import is_code
 from protofed.messages import Broadcast, Upload, tensors_in
+from protofed.methods import build_method
 from protofed.methods.base import Clock
+from protofed.models import factory_of
 from protofed.runs.process import process_settings
 from protofed.runs.run import Run, new_run
 from protofed.server.public_exchange import exchange_of
@@ -70,6 +77,8 @@ UNKNOWN = -1
 """In place of a round: the model that the run has now is that of none."""
 NOTHING = [-1, -1]
 """No public batch was learned or looked at."""
+NOT_CLIPPED = "an exchange on public images, which is neither clipped nor noised"
+"""What a client whose owner clips refuses."""
 
 
 class Failed(NamedTuple):
@@ -136,10 +145,10 @@ class WarmClient:
         facts: Mapping[str, Any] = {}
         self._sent, began = [], time.monotonic()
         try:
-            self.owner.check_size(packet.size())
+            refuse(self.owner.size_objections(packet.size()))
             facts, data = unpack(packet, LARGEST)
             found = self._allowed(kind, facts, data, memory)
-            self.owner.check_size(found.size())
+            refuse(self.owner.size_objections(found.size()))
             self._count(sent=found.size())
         except RefusedError as error:
             why = plain(str(error))
@@ -155,8 +164,9 @@ class WarmClient:
     def _allowed(self, kind: str, facts: Mapping[str, Any], data: bytes, memory: ClientMemory | None) -> Packet:
         if kind not in HANDLERS:
             raise RefusedError(f"there is no {kind}")
-        experiment = Experiment.from_mapping(facts["experiment"])
+        experiment = understood(facts)
         self.owner.check(experiment)
+        looked_up(facts, lambda: check_names(experiment, self.owner))
         if memory is None:
             memory = self._folder(facts["run"])
         asked = Asked(facts, data, experiment, memory, RunLedger.of(memory, experiment))
@@ -193,7 +203,7 @@ class WarmClient:
             here = self.federation(asked.facts["run"], asked.experiment)
             here = here.named(asked.facts["classes"], asked.facts["domains"])
             run = new_run(experiment_here(asked.experiment, self.owner), federation=here)
-            self.owner.check_epochs(sum(phase.epochs for phase in run.method.phases(asked.experiment.epochs)))
+            refuse(turn_objections(self.owner, run.engine))
             self._run, self._after = (named, run), None
         return self._run[1]
 
@@ -201,7 +211,7 @@ class WarmClient:
         """This client's part: all of its own data, or its share of a dataset that the experiment divides."""
         if self._here is None or self._here[0] != run:
             found = federation_here(experiment, self.owner)
-            self.owner.check_samples(len(found.clients[0].train), experiment)
+            refuse(self.owner.sample_objections(len(found.clients[0].train), experiment))
             self._here = run, found
         return self._here[1]
 
@@ -256,7 +266,7 @@ class WarmClient:
     def check_parts(self, upload: Upload) -> None:
         """Refuse to send what may not be sent; the rest is what leaves."""
         parts = [part for part in PARTS if getattr(upload, part)]
-        self.owner.check_parts(parts)
+        refuse(self.owner.part_objections(parts))
         self._sent += parts
 
     def forget(self) -> None:
@@ -278,14 +288,14 @@ class WarmClient:
 
     def _count(self, **what: int) -> None:
         if self.owner.memory is not None:
-            path = Path(self.owner.memory) / "today.json"
+            path = Path(self.owner.memory) / TODAY
             Today.read(path).count(path, self.owner, **what)
 
     def _record(self, kind: str, facts: Mapping[str, Any], packet: Packet, **more: Any) -> None:
         if self.events is not None:
             clock, experiment = facts.get("clock"), facts.get("experiment")
             number = clock[0] + 1 if isinstance(clock, list) and clock and isinstance(clock[0], int) else None
-            method = experiment.get("method") if isinstance(experiment, dict) else None
+            method = asked_of(experiment, "method") if isinstance(experiment, dict) else None
             named = {"run": plain(str(facts.get("run"))), "method": plain(str(method)), "round": number}
             more["bytes_in"] = packet.size()
             if self._sent and "bytes_out" in more:
@@ -297,8 +307,13 @@ class WarmClient:
         """What has left with an answer that is none of a question about the run, and what hides a sample in it."""
         assert self._here is not None  # what has left was made of it
         found = {"sent": list(dict.fromkeys(self._sent)), "samples": len(self._here[1].clients[0].train)}
-        asked = {name: experiment.get(name) for name in ("min_count", "secure")}
+        asked = {name: asked_of(experiment, name) for name in ("min_count", "secure")}
         return found | asked | {"clip": self.owner.clip, "noise": self.owner.noise or None}
+
+
+def asked_of(experiment: Mapping[str, Any], name: str) -> Any:
+    """An option of an experiment as a message names it, which leaves out what is at its default."""
+    return experiment.get(name, getattr(Experiment, name))
 
 
 def _accuracies(some: Any) -> Any:
@@ -311,6 +326,35 @@ def _accuracies(some: Any) -> Any:
 def plain(text: str) -> str:
     """What came from elsewhere as a line that can be written anywhere."""
     return "".join(one if one.isprintable() and one.isascii() else "?" for one in text[:LONGEST])
+
+
+def check_names(experiment: Experiment, owner: Owner) -> None:
+    """Refuse names of what is not installed here; an owner's own code is loaded where it is needed.
+
+    Raises:
+        UserError: there is no such method, parameter, model, dataset or split.
+    """
+    if not is_code(experiment.method):
+        build_method(experiment.method, experiment.params)
+    for model in experiment.model.split(","):
+        if not is_code(model):
+            factory_of(model)
+    for dataset in experiment.datasets if owner.data is None else ():
+        check_name(dataset)
+    if owner.data is None or ":" not in owner.data:
+        check_split(experiment.split)
+
+
+def turn_objections(owner: Owner, engine: Engine) -> list[str]:
+    """To a turn that is too long, or that takes a step on too few samples: what a step changes would show them."""
+    objections = owner.epoch_objections(sum(phase.epochs for phase in engine.method.phases(engine.experiment.epochs)))
+    (samples,), asked, least = engine.groups[0].sizes, engine.experiment.batch_size, owner.min_batch
+    smallest = smallest_batch(samples, asked)
+    if smallest >= least or not engine.takes_every_batch(samples):
+        return objections
+    which = f"batch_size {asked}: the last batch of an epoch would have {smallest} samples, {least} or more are allowed"
+    better = " or ".join(map(str, sizes_that_do(samples, asked, least)))
+    return [*objections, f"{which}; {better} would do" if better else which]
 
 
 def experiment_here(experiment: Experiment, owner: Owner) -> Experiment:
@@ -402,7 +446,7 @@ def public_step(client: WarmClient, asked: Asked) -> Packet:
     if asked.experiment.secure:  # what is sent here has no masks
         raise RefusedError("an upload without masks")
     if client.owner.clip is not None:
-        raise RefusedError("an exchange on public images, which is neither clipped nor noised")
+        raise RefusedError(NOT_CLIPPED)
     first, learned, wanted = (asked.facts.get(name, []) for name in ("first", "learned", "wanted"))
     if first:
         client.count_turn(asked)

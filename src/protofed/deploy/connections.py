@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 import time
@@ -16,9 +15,11 @@ from flwr.serverapp import Grid
 from protofed.data.preparation import Shape
 from protofed.deploy.exchange import Question, exchange
 from protofed.deploy.server_settings import Settings, read_nodes
+from protofed.deploy.spoken import spoken
 from protofed.deploy.wire import LARGEST, OLDEST, PROTOCOL, Packet, Range, check_protocol, pack, spoken_by, unpack
 from protofed.errors import LostError, RefusedError
 from protofed.experiment import Experiment
+from protofed.internal.version import VERSION
 from protofed.methods import build_method
 from protofed.runs.network_label import MOST_CLASSES, is_usable
 
@@ -112,7 +113,8 @@ class Connections:
     def facts(self, **more: Any) -> dict[str, Any]:
         """What every message says."""
         protocol = OLDEST if self.protocol is None else self.protocol
-        return {"protocol": protocol, "run": self.run, "experiment": dataclasses.asdict(self.experiment), **more}
+        named = {"protocol": protocol, "version": VERSION, "run": self.run, "experiment": spoken(self.experiment)}
+        return named | more
 
     def check_protocol(self, facts: Mapping[str, Any]) -> None:
         """Refuse an answer in another protocol than the run's."""

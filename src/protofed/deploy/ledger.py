@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from protofed.deploy.client_memory import ClientMemory
-from protofed.deploy.owner import Owner
+from protofed.deploy.owner import Owner, refuse
+from protofed.deploy.spoken import spoken
 from protofed.errors import RefusedError
 from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
 from protofed.internal.schema import made
 
-LEDGER = "ledger.json"
+LEDGER, TODAY = "ledger.json", "today.json"
 MOST_RUNS = 10_000
 """Of which a client keeps something: a server could invent names of runs until the disk is full."""
 SUMS = "sums.json"
@@ -43,7 +44,7 @@ class RunLedger:
         Raises:
             RefusedError: the run began with another one.
         """
-        said, asked = memory.note(LEDGER), digest(asdict(experiment))
+        said, asked = memory.note(LEDGER), digest(spoken(experiment))
         if not said:
             found = cls(asked)
             found.keep(memory)
@@ -122,12 +123,20 @@ def forget_old(folder: Path, owner: Owner) -> list[str]:
 
     A run that is going on, or may go on soon, is not among them; one that is over is kept as long, for its model.
     """
-    oldest = time.time() - owner.keep_days * 86_400
-    runs = [place for place in folder.iterdir() if place.is_dir()] if folder.is_dir() else []
-    old = [place for place in runs if max(file.stat().st_mtime for file in (place, *place.iterdir())) < oldest]
+    old = _old(_runs(folder), owner)
     for place in old:
         shutil.rmtree(place)
     return [place.name for place in old]
+
+
+def _runs(folder: Path) -> list[Path]:
+    """The folders of all runs of which something is kept."""
+    return [place for place in folder.iterdir() if place.is_dir()] if folder.is_dir() else []
+
+
+def _old(runs: Collection[Path], owner: Owner) -> list[Path]:
+    oldest = time.time() - owner.keep_days * 86_400
+    return [place for place in runs if max(file.stat().st_mtime for file in (place, *place.iterdir())) < oldest]
 
 
 @dataclass(frozen=True)
@@ -182,17 +191,30 @@ def check_room(folder: Path, run: str, owner: Owner) -> None:
     Raises:
         RefusedError: there are too many runs, or they have kept too much.
     """
-    if (folder / run).is_dir() or not folder.is_dir():
+    if (folder / run).is_dir():
         return
-    runs = [place for place in folder.iterdir() if place.is_dir()]
-    if len(runs) >= MOST_RUNS:  # those that never had a turn go first
-        begun = [place for place in runs if any(place.glob("*.safetensors"))]
-        for place in {*runs} - {*begun}:
-            shutil.rmtree(place)
-        runs = begun
+    runs = _runs(folder)
+    lasting = _lasting(runs)
+    for place in {*runs} - {*lasting}:
+        shutil.rmtree(place)
+    refuse(_objections_to_more(lasting, owner))
+
+
+def room_objections(folder: Path, owner: Owner) -> list[str]:
+    """To a run that would begin now, when what is old would be deleted first; nothing is deleted."""
+    runs = _runs(folder)
+    return _objections_to_more(_lasting({*runs} - {*_old(runs, owner)}), owner)
+
+
+def _lasting(runs: Collection[Path]) -> Collection[Path]:
+    """Those that stay when another begins: where there are many, those that never had a turn go."""
+    return runs if len(runs) < MOST_RUNS else [place for place in runs if any(place.glob("*.safetensors"))]
+
+
+def _objections_to_more(runs: Collection[Path], owner: Owner) -> list[str]:
     kept = sum(file.stat().st_size for place in runs for file in place.iterdir())
-    if len(runs) >= MOST_RUNS or kept > owner.disk_megabytes * 1e6:
-        raise RefusedError("a new run: what it keeps of others has used the room that is allowed")
+    full = len(runs) >= MOST_RUNS or kept > owner.disk_megabytes * 1e6
+    return ["a new run: what it keeps of others has used the room that is allowed"] if full else []
 
 
 def digest(value: Any) -> str:

@@ -228,11 +228,12 @@ def play(
             try:
                 found = line.receive()
                 if lost:
+                    line.beat()  # or nobody would ask it for anything until the next beat
                     line.say("connected again")
                     line.is_connected(True)
                 lost = ""
             except Exception as error:  # whatever the network or the server does, this client stays
-                why = str(error) if isinstance(error, NotAdmittedError) else why_lost(error)
+                why = why_lost(error)
                 if is_final(why):
                     line.is_connected(False, why)
                     raise LostError(f"not connected: {why}") from None
@@ -262,7 +263,7 @@ def _connected(line: Line, told: Told) -> bool:
             line.connect()
             return True
         except (httpx.HTTPError, NotAdmittedError, ValueError) as error:
-            why = str(error) if isinstance(error, NotAdmittedError) else why_lost(error)
+            why = why_lost(error)
             if time.monotonic() - began > COMES_BACK or is_final(why):
                 raise LostError(f"not connected: {why}") from None
             if why != said:
@@ -279,7 +280,9 @@ def is_final(why: str) -> bool:
 
 
 def why_lost(error: Exception) -> str:
-    """Why no server answers, in words."""
+    """Why no server answers, or what it says instead, in words."""
+    if isinstance(error, NotAdmittedError):
+        return str(error)
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):

@@ -80,7 +80,7 @@ class Owner:
     megabytes: float = _key(1000.0, "Of one message at most, in or out.", "100", above=0)
     megabytes_per_day: float = _key(1_000_000.0, "Sent in a day at most (UTC).", "2000", above=0)
     min_samples: int = _key(10, "Training on fewer samples is refused: little hides one among few.", "50", at_least=1)
-    min_batch: int = _key(8, "A smaller batch size is refused: an update of one image shows it.", "16", at_least=1)
+    min_batch: int = _key(8, "A smaller batch is refused, a last one too: one of one image shows it.", "16", at_least=1)
     max_epochs: int = _key(100, "Local epochs of a turn at most.", "10", at_least=1)
     min_count: int = _key(0, "An experiment whose min_count is smaller is refused.", "5", at_least=0)
     clip: float | None = _key(
@@ -131,7 +131,7 @@ class Owner:
 
     def objections(self, experiment: Experiment) -> list[str]:
         """What an experiment asks for that the owner does not allow, each in a few words."""
-        found = [*self._named_files(experiment), *self._not_allowed(experiment)]
+        found = [*self.named_files(experiment), *self._not_allowed(experiment)]
         if self.methods is not None and experiment.method not in self.methods:
             found.append(f"method {experiment.method}: {', '.join(self.methods)} may be run")
         if self.secure == "required" and not experiment.secure:
@@ -148,32 +148,28 @@ class Owner:
 
     def check(self, experiment: Experiment) -> None:
         """Refuse what is not allowed."""
-        if found := self.objections(experiment):
-            raise RefusedError("; ".join(found))
+        refuse(self.objections(experiment))
 
-    def check_epochs(self, number: int) -> None:
-        """Refuse turns that are too long, by all their parts."""
-        if number > self.max_epochs:
-            raise RefusedError(f"{number} epochs: {self.max_epochs} are allowed")
+    def epoch_objections(self, number: int) -> list[str]:
+        """To a turn of so many epochs in all its phases."""
+        return [f"{number} epochs: {self.max_epochs} are allowed"] if number > self.max_epochs else []
 
-    def check_samples(self, number: int, experiment: Experiment) -> None:
-        """Refuse to train on few samples, or too often on them; how many there are is not said."""
-        if number < self.min_samples:
-            raise RefusedError(f"it would train on fewer than {self.min_samples} samples")
+    def sample_objections(self, number: int, experiment: Experiment) -> list[str]:
+        """To training on few samples, or too often on them; how many there are is not said."""
+        found = [f"it would train on fewer than {self.min_samples} samples"] if number < self.min_samples else []
         batches = -(-number // experiment.batch_size)
         if experiment.steps is not None and experiment.steps > self.max_epochs * batches:
-            raise RefusedError(f"{experiment.steps} steps: {self.max_epochs} epochs are allowed")
+            found.append(f"{experiment.steps} steps: {self.max_epochs} epochs are allowed")
+        return found
 
-    def check_size(self, number: int) -> None:
-        """Refuse messages that are too large, in or out."""
-        if number > self.megabytes * 1e6:
-            raise RefusedError(f"a message of {number / 1e6:.3g} MB: {self.megabytes:g} MB are allowed")
+    def size_objections(self, number: int, what: str = "a message") -> list[str]:
+        """To a message of so many bytes, in or out."""
+        large = number > self.megabytes * 1e6
+        return [f"{what} of {number / 1e6:.3g} MB: {self.megabytes:g} MB are allowed"] if large else []
 
-    def check_parts(self, parts: Sequence[str]) -> None:
-        """Refuse to send what may not be sent."""
-        for part in parts:
-            if part not in self.send:
-                raise RefusedError(f"{part} may not be sent")
+    def part_objections(self, parts: Sequence[str]) -> list[str]:
+        """To sending what may not be sent."""
+        return [f"{part} may not be sent" for part in parts if part not in self.send]
 
     def _not_allowed(self, experiment: Experiment) -> list[str]:
         """Options that no run over a network has, or that would take a part of this client's own samples."""
@@ -183,7 +179,7 @@ class Owner:
             found += [f"{name} {getattr(experiment, name)}: its own data is trained on whole" for name in chosen]
         return found
 
-    def _named_files(self, experiment: Experiment) -> list[str]:
+    def named_files(self, experiment: Experiment) -> list[str]:
         """Files of this machine that an experiment names: the server is not to know, or choose, what is here."""
         if self.simulated:
             return []
@@ -198,6 +194,12 @@ class Owner:
 
     def _listed(self) -> Sequence[str]:
         return self.methods or ()
+
+
+def refuse(objections: Sequence[str]) -> None:
+    """Refuse what there are objections to; all of them are said."""
+    if objections:
+        raise RefusedError("; ".join(objections))
 
 
 def keys() -> list[dataclasses.Field[Any]]:

@@ -21,6 +21,21 @@ Said = tuple[int, str]
 """How many public images a client has, and their digest."""
 
 
+def batch_sizes(method: PublicExchange, images: int) -> list[int]:
+    """Of the batches that so many public images make."""
+    return [len(rows) for rows in torch.split(torch.arange(images), method.public_batch) if len(rows) > 1]
+
+
+def made_up_outputs(method: PublicExchange, group: Group, classes: int, sizes: Mapping[int, int]) -> Upload:
+    """The form of what a client sends about some batches, of so many images each."""
+    parts = {}
+    for number, size in sizes.items():
+        features = torch.zeros(1, size, group.feature_size, dtype=group.dtype)
+        logits = torch.zeros(1, size, classes, dtype=group.dtype)
+        parts[number] = method.public_upload(features, logits).client(0).numbers
+    return Upload(numbers=numbered(parts))
+
+
 class Ask(Protocol):
     """Asks clients over the network."""
 
@@ -55,8 +70,7 @@ class RemotePublicClients:
         self._answers: dict[int, Broadcast] = {}  # that were not sent yet
         self._made: dict[int, dict[int, Upload]] = {}  # by batch and client
         self._begun = False
-        images = torch.arange(self._images())
-        self._sizes = [len(rows) for rows in torch.split(images, method.public_batch) if len(rows) > 1]
+        self._sizes = batch_sizes(method, self._images())
 
     @property
     def number_of_batches(self) -> int:
@@ -124,13 +138,8 @@ class RemotePublicClients:
 
     def _form(self, batches: Sequence[int]) -> Schema:
         """That of an upload about some batches."""
-        parts = {}
-        for number in batches:
-            shape = 1, self._sizes[number]
-            features = torch.zeros(*shape, self._group.feature_size, dtype=self._group.dtype)
-            logits = torch.zeros(*shape, self._classes, dtype=self._group.dtype)
-            parts[number] = self._method.public_upload(features, logits).client(0).numbers
-        return Schema.of(Upload(numbers=numbered(parts)))
+        sizes = {number: self._sizes[number] for number in batches}
+        return Schema.of(made_up_outputs(self._method, self._group, self._classes, sizes))
 
     def _read_images(self, member: int, facts: Mapping[str, Any], data: bytes) -> Said:  # noqa: ARG002
         images, digest = facts.get("images"), facts.get("digest")

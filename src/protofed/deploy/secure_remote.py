@@ -27,6 +27,7 @@ from protofed.trust.secagg import (
     PUBLIC,
     SEALED,
     SHARE,
+    Layout,
     UnmaskError,
     Words,
     added,
@@ -43,6 +44,14 @@ from protofed.trust.summation import summed, upload_of
 T = TypeVar("T")
 
 
+def masked_layout(setup: Setup, like: Upload) -> Layout:
+    """The form of what one client adds under its masks; `like` is what one might upload, [1, ...]."""
+    if not setup.experiment.hides_clients:
+        return layout_of(added(like, 0.0, summed(setup.method, "--secure")))
+    sent, clip = setup.engine.initial_broadcast(), setup.experiment.clip or 0.0
+    return layout_of({name: part[0] for name, part in contributions(like, sent, clip).items()})
+
+
 class SignedKeys(NamedTuple):
     """What a client sends first."""
 
@@ -56,12 +65,7 @@ class Secure(Remote):
     def __init__(self, setup: Setup, clients: Connections, like: Upload) -> None:
         """`like` is what one client might upload, [1, ...]."""
         self.private = setup.experiment if setup.experiment.hides_clients else None
-        if self.private is None:
-            parts = added(like, 0.0, summed(setup.method, "--secure"))
-        else:
-            sent, clip = setup.engine.initial_broadcast(), self.private.clip or 0.0
-            parts = {name: part[0] for name, part in contributions(like, sent, clip).items()}
-        self.layout, self.like = layout_of(parts), like
+        self.layout, self.like = masked_layout(setup, like), like
         masked = {"numbers/masked": (torch.int64, (length(self.layout),))}
         super().__init__(setup, clients, Schema(masked, {}))
 

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from protofed.messages import Message
 
 OLDEST, PROTOCOL = 8, 8
-"""Of the form of messages: what can be spoken here. A run speaks the highest that its server and clients all can."""
+"""Of the form of messages: what can be spoken here. A run speaks the highest that its server and clients all can.
+
+A number stands for the form of every message, and for the defaults of options, which are not said. A fact that may be
+absent and an option whose default changes nothing need no new number. All else does, and OLDEST stays behind where
+`respoken` gives the older form.
+"""
 Range = tuple[int, int]
 """The oldest and the newest form that somebody speaks."""
 LARGEST = 2 * 10**9

@@ -270,6 +270,12 @@ class Engine(ABC):
         """[clients]: steps of a turn of clients with so many samples."""
         return self._each(sizes) * self._epochs()
 
+    def takes_every_batch(self, samples: int) -> bool:
+        """Whether a client with so many samples may take a step on each of its batches in a turn."""
+        batches, _ = steps_in_epoch(np.array([samples]), self.experiment.batch_size)
+        steps = self.steps([samples])
+        return bool(steps > 0) and (self.paced or bool(steps >= batches))
+
     def _epochs(self) -> int:
         """Of a turn."""
         return sum(phase.epochs for phase in self.method.phases(self.experiment.epochs))

@@ -92,6 +92,20 @@ def steps_in_epoch(samples: Samples, batch_size: int) -> tuple[Samples, NDArray[
     return -(-samples // batch_size) - joins, joins
 
 
+def smallest_batch(samples: int, batch_size: int) -> int:
+    """How many samples are in the smallest batch of an epoch."""
+    batches = int(steps_in_epoch(np.array([samples]), batch_size)[0].item())
+    last = samples - (batches - 1) * batch_size
+    return last if batches == 1 else min(last, batch_size)
+
+
+def sizes_that_do(samples: int, batch_size: int, least: int) -> list[int]:
+    """The nearest smaller and larger batch sizes of which no batch has fewer than `least` samples, if there are any."""
+    ways = range(batch_size - 1, least - 1, -1), range(max(batch_size + 1, least), samples + 1)
+    nearest = (next((size for size in sizes if smallest_batch(samples, size) >= least), None) for sizes in ways)
+    return [size for size in nearest if size is not None]
+
+
 class Losses(NamedTuple):
     """What clients lost in each step: [clients, steps], and which steps each of them took."""
 
