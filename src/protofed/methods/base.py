@@ -182,8 +182,8 @@ class Server(NamedTuple):
         clock: the round, and whose uploads there are.
         model: runs the architecture of the first clients: `server.model(x, weights, train=False)`; what `weights` lacks
             is as it was sent last, or at the beginning. None where nobody asks for it.
-        public: public, unlabelled images as models see them [n, channels, height, width], if the experiment names some
-            and the method `uses_public`; otherwise None.
+        public: public, unlabelled images [n, channels, height, width], normalised by their own statistics as
+            `--normalise` says, if the experiment names some and the method `uses_public`; otherwise None.
 
     Example:
         >>> from protofed.messages import Broadcast

@@ -19,6 +19,7 @@ from protofed.engines.base import Outcome
 from protofed.engines.client_group import Group
 from protofed.engines.client_models import Store
 from protofed.engines.distributed import ALONE, Ranks
+from protofed.engines.draws import without_draws
 from protofed.errors import LostError, UserError
 from protofed.evaluation.accuracy import Evaluation, validation_name
 from protofed.evaluation.backdoor import backdoor_rate
@@ -182,9 +183,15 @@ class Run:
             numbers=numbers | dict(played.accuracy),
         )
 
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """The process as the experiment asks for it, while the method and its models are asked for something."""
+        with process_settings(self.experiment), without_draws(self.method, self.device):
+            yield
+
     def play_round(self) -> Round:
         """One round: local training, aggregation and, where it is due, evaluation."""
-        with process_settings(self.experiment):
+        with self.at_work():
             began = time.perf_counter()
             if self.drift:
                 self._drift(self.drift.at(len(self.history)))
