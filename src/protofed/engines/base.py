@@ -27,6 +27,7 @@ from protofed.internal.profiling import section
 from protofed.messages import Broadcast, Traffic, Upload
 from protofed.methods.base import Batch, Clock, Method, Phase, Server, Trained, Turn
 from protofed.methods.optimisers import OPTIMISERS
+from protofed.models.linear_head import is_linear
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes
 from protofed.randomness import generator, key
@@ -475,6 +476,12 @@ class Engine(ABC):
         return turns._replace(personal=turns.personal._replace(prepared=prepared))
 
     def _check_groups(self) -> None:
+        for group in self.groups:
+            if self.method.linear_head and not is_linear(group.module):
+                kind = type(getattr(group.module, "head", None)).__name__
+                found = "shares its weights with another layer" if kind == "Linear" else f"is {kind}"
+                why = f"{self.method.name} needs a linear head, an nn.Linear of its own, and this model's {found}"
+                raise UserError("--model", self.experiment.model, why)
         sizes = {group.feature_size for group in self.groups}
         if self.method.collect is not None and len(sizes) > 1:
             raise UserError(
