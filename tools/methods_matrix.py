@@ -10,9 +10,11 @@ PAGE = Path(__file__).parent.parent / "docs" / "methods" / "README.md"
 HEAD = """# Methods
 
 Written by `make methods-matrix` from the methods themselves; `protofed methods --matrix` prints the same. *Stays at the
-client* is what never leaves it. *Model*: whose accuracy its paper reports. *Architectures*: whether clients may have
-different ones. *Secure sums*: whether the server needs nothing but sums, so that `--secure` and `--privacy client`
-work. All run over a network.
+client* is what is trained or remembered there and never leaves it. *Model*: whose accuracy its paper reports.
+*Architectures*: whether clients may have different ones. *Needs*: a linear head is an `nn.Linear`
+([models](../models.md#heads-tied-weights-transformers)). *Secure sums*: whether the server needs nothing but sums, so
+that `--secure` works. *Private*: which `--privacy` a run may begin with, on a model without BatchNorm; a refusal says
+why. *Lines*: of the method's file and of the modules that no other method uses, comments and imports included.
 """
 
 

@@ -315,8 +315,25 @@ def test_the_matrix_has_a_row_a_method(tmp_path: Path) -> None:
     assert told["fedbn"] == ("BatchNorm", "one", "yes")
     assert told["moon"] == ("its last model", "one", "yes")
     assert told["scaffold"] == ("memory", "one", "yes")
+    stays = {"fedbabu": "head", "lg-fedavg": "body", "fedgh": "all weights", "fedncm": "nothing", "feddyn": "memory"}
+    assert {name: rows[name]["stays at the client"] for name in stays} == stays
     assert rows["fccl-plus"]["needs"] == "public images"
-    assert rows["fed3r"]["needs"] == "a frozen encoder"
+    assert rows["fed3r"]["needs"] == "a frozen encoder, a linear head"
+    private = {
+        "fedavg": "client, example",
+        "fedlc": "client",
+        "fedrod": "client",
+        "fedetf": "client",
+        "fedcof": "example",
+    }
+    assert {name: rows[name]["private"] for name in private} == private
+    assert rows["fedcda"]["private"] == "no"
+    assert {row["over a network"] for row in rows.values()} == {"yes"}
+    source = Path(__file__).parents[2] / "src/protofed/methods"
+    for name, files in (("fedlc", ["fedlc.py"]), ("fedcda", ["fedcda.py", "server/cross_round.py"])):
+        lines = sum(len((source / file).read_text(encoding="utf-8").splitlines()) for file in files)
+        assert rows[name]["lines"] == str(lines)
     shown = succeed(tmp_path, "methods", "--matrix").out
     assert all(name in shown for name in METHODS)
+    assert all(said in shown for said in ("up | down | paper", "class means | mean"))
     assert "it shows all methods" in refused(invoke(tmp_path, "methods", "fedavg", "--matrix"))

@@ -28,6 +28,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "fed3r": {"model": "mlp"},  # nobody trains, and sums are sent
     "fedpac": {"model": "cnn"},  # what was prepared is sent
     "ccvr": {"model": "cnn"},  # clients take fewer steps in the last round
+    "fedlc": {"model": "cnn"},  # numbers of samples of each class are in the loss
+    "fedetf": {"model": "cnn"},  # the method makes the head
+    "fedtgp": {"model": "cnn"},  # the server trains, and keeps what it trains
+    "feddyn": {"model": "mlp"},  # clients remember, and send weights alone
+    "fednova": {"model": "mlp"},  # a number of each client's steps is sent
+    "fedncm": {"model": "cnn"},  # nobody trains
+    "fedcof": {"model": "cnn"},  # likewise, and the server keeps a row of each
 }
 
 

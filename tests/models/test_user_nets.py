@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from protofed.errors import UserError
+from protofed.methods import METHODS, method_class
 from protofed.models import Output, adopt, build, parameter_count
 from protofed.models.attention import Attention
 from protofed.models.layers import BatchNorm, Dropout, step
@@ -25,7 +26,7 @@ from tests.support import user_nets
 from tests.support.exported_runs import digits
 from tests.support.exported_runs import plan as planned
 from tests.support.exported_runs import play as play_and_keep
-from tests.support.nets import Shape, assert_same_run, gap, play
+from tests.support.nets import Part, Shape, assert_same_run, federation, gap, play
 from tests.support.resumed_runs import saved
 from tests.support.user_nets import NETS, Attends, CosineHead, Tied, Twice, body
 
@@ -62,23 +63,57 @@ def test_the_classifier_is_head_and_nothing_else_changes(name: str) -> None:
         assert_close(moved.features, out.features)
 
 
-METHODS = ("fedavg", "fedper", "fedrep", "fednh", "moon", "fedproto", "fedprox")
+FEW: tuple[Part, ...] = ({0: 9, 1: 8}, {1: 4, 2: 9}, {3: 6, 4: 5})
+KEYS_BIAS = "in_proj_bias"
+"""Attention does not depend on it, so its gradient is rounding, of which Adam and signs make steps."""
 
 
 @every_net
 @pytest.mark.parametrize("method", METHODS)
 def test_the_engines_agree(name: str, method: str) -> None:
-    options: dict[str, Any] = {"model": NETS[name], "rounds": 2, "epochs": 1}
+    """Or both refuse in a line, before anybody trains: what the method cannot do with such a network."""
+    options: dict[str, Any] = {"model": NETS[name], "rounds": 2, "epochs": 1, "lr": 0.005}
+    options["clients"] = federation(FEW, 30)
     if method in ("fedper", "fedrep"):
         options["params"] = {"personal": "head"}
-    if method == "fednh" and name in ("attention", "transformer"):
-        options["lr"] = 0.01
+    linear = name in ("fc", "classifier", "output", "twice", "attention", "transformer")
+    if method_class(method).linear_head and not linear:
+        found = "shares its weights with another layer" if name == "tied" else "is (CosineHead|Sequential)"
+        for engine in ("sequential", "stacked", "auto"):
+            with pytest.raises(UserError, match=f"{method} needs a linear head, .*, and this model's {found}"):
+                play(method, engine=engine, **options | {"rounds": 0})
+        return
+    if method == "fedrcl" and name != "output":
+        with pytest.raises(UserError, match="fedrcl compares block features, and this model returns none"):
+            play(method, **options)
+        return
     one, other = (play(method, engine=engine, **options) for engine in ("sequential", "stacked"))
-    assert_same_run(one, other)
+    assert_same_run(one, other, but=KEYS_BIAS)
     assert gap(one.state(), play(method, **{**options, "rounds": 0}).state()) > 1e-4
     if method in ("fedper", "fedrep"):
         assert one.broadcast.weights
         assert not any(n.startswith("head.") for n in one.broadcast.weights)
+
+
+def test_an_intercept_needs_a_head_with_a_bias() -> None:
+    with pytest.raises(UserError, match="'true' for --set intercept: the model's head has no bias for it") as error:
+        play("fed3r", model=NoBias, rounds=0)
+    assert error.value.hint == "--set intercept=false"
+    run = play("fed3r", {"intercept": False}, model=NoBias, rounds=1)
+    assert run.broadcast.weights.keys() == {"head.weight"}
+
+
+class NoBias(nn.Module):
+    """A classifier without a bias."""
+
+    def __init__(self, shape: Shape, classes: int) -> None:
+        super().__init__()
+        self.layers = body(shape)
+        self.head = nn.Linear(6, classes, bias=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.layers(x)
+        return features, self.head(features)
 
 
 @every_net

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from protofed.errors import UserError
+from protofed.methods import METHODS
+from protofed.methods.fedavg import FedAvg
 from protofed.report.terminal import size
 from protofed.runs.result import Accuracy, Result, common_score, summarise
 from protofed.server.round import Round
 from protofed.studies.comparison import Comparison
 from tests.support.made_rounds import a_round
 from tests.support.nets import Noisy, Norm, play
+from tests.support.whole_runs import run_of
 
 RESULT = Result(
     *("fedavg", "digits", "iid", 2, 3, 0, "sequential", "cpu", "mlp", {"k": 1}, [10], 40, "own/own/head"),
@@ -156,6 +159,36 @@ def test_one_round_with_more_is_enough_not_to_be_noted() -> None:
     run.history[0] = replace(run.history[0], most_clusters=3)
     assert run.result(None).most_clusters == 3
     assert not run.result(None).notes()
+
+
+@dataclass(frozen=True)
+class OwnScale(FedAvg):
+    """A parameter stays, and nothing says that the average answers without it."""
+
+    name: ClassVar[str] = "own-scale"
+    without: bool = False
+
+    def shares(self, name: str) -> bool:
+        return name != "head.bias"
+
+    def does_without(self, name: str) -> bool:
+        return self.without and name == "head.bias"
+
+
+def test_a_model_that_is_not_whole_for_want_of_a_word_is_noted() -> None:
+    found = run_of(OwnScale(), "sequential", 1).result(None)
+    assert not any(name.startswith("global/") for name in found.accuracy)
+    assert found.notes() == ["own-scale has no global/… accuracies: head.bias stays at the clients (does_without)"]
+    assert '"stays"' in found.to_json()
+    whole = run_of(OwnScale(without=True), "sequential", 1).result(None)
+    assert "global/all/head" in whole.accuracy
+    assert whole.notes() == []
+    assert '"stays"' not in whole.to_json()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_method_of_ours_lacks_what_its_score_is_of(method: str) -> None:
+    assert play(method, rounds=1, model=Noisy, epochs=1).result(None).stays is None
 
 
 def test_a_comparison_passes_notes_on_once() -> None:

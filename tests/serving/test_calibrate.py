@@ -13,6 +13,7 @@ from protofed.errors import UserError
 from protofed.methods.ccvr import CCVR
 from protofed.runs.folder import RunFolder
 from protofed.serving.calibrate import calibrate
+from tests.support.user_nets import CosineHead, LogitsOnly, Shape
 
 SMALL: dict[str, Any] = {"clients": 4, "alpha": 0.1, "model": "cnn", "device": "cpu", "threads": 1, "lr": 0.05}
 
@@ -52,8 +53,33 @@ def test_a_client_would_send_sums_of_each_class(folder: RunFolder) -> None:
     assert found.bytes_up == 8 * 10 * (1 + 50 + 50 * 50)
 
 
+class Cosine(LogitsOnly):
+    """Its classifier has a `head.weight` of two axes, and is not linear."""
+
+    def __init__(self, shape: Shape, classes: int) -> None:
+        super().__init__(shape, classes, CosineHead)
+
+
 def test_what_cannot_be_calibrated_is_said(tmp_path: Path) -> None:
-    for method in ("fedproto", "fednh"):
-        protofed.run(method, out=tmp_path / method, quiet=True, rounds=1, train_size=120, **SMALL)
+    for method, model in (("fedproto", "cnn"), ("fednh", "cnn"), ("fedavg", f"{__name__}:Cosine")):
+        options = {**SMALL, "model": model}
+        protofed.run(method, out=tmp_path / method, quiet=True, rounds=1, train_size=120, **options)
         with pytest.raises(UserError, match=r"no averaged model|not linear"):
             calibrate(RunFolder.open(tmp_path / method), CCVR())
+
+
+@pytest.mark.parametrize(
+    "private",
+    [
+        {"privacy": "client", "clip": 1.0, "noise": 0.5, "participation": 0.5},
+        {"privacy": "example", "clip": 1.0, "noise": 0.5},
+    ],
+)
+def test_a_private_run_is_not_calibrated_with_statistics_that_have_no_noise(
+    private: dict[str, Any], tmp_path: Path
+) -> None:
+    protofed.run("fedavg", out=tmp_path / "run", quiet=True, rounds=1, train_size=120, **SMALL, **private)
+    why = rf"it promises an ε \(--privacy {private['privacy']}\)"
+    with pytest.raises(UserError, match=why) as error:
+        calibrate(RunFolder.open(tmp_path / "run"), CCVR())
+    assert "--method ccvr --privacy client" in str(error.value.hint)

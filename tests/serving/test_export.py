@@ -162,9 +162,10 @@ def test_what_cannot_be_exported(tmp_path: Path) -> None:
         export(play(tmp_path / "run", plan()), client=3)
 
 
-def over_flower(folder: RunFolder, classes: str = "0123456789") -> RunFolder:
+def over_flower(folder: RunFolder, classes: str = "0123456789", clients: int = 3) -> RunFolder:
     """The same folder as if its clients had been elsewhere."""
-    label = {"run": "ab", "classes": list(classes), "domains": ["digits"], "shapes": [[1, 8, 8]] * 3, "brings": True}
+    shapes = [[1, 8, 8]] * clients
+    label = {"run": "ab", "classes": list(classes), "domains": ["digits"], "shapes": shapes, "brings": True}
     (folder.path / "flower.json").write_text(json.dumps(label))
     return folder
 

@@ -53,7 +53,7 @@ def methods_command(
 
 def _matrix(name: str | None, as_json: bool) -> None:
     """All methods of ours beside each other."""
-    from protofed.report.methods_matrix import SHORT, matrix
+    from protofed.report.methods_matrix import COLUMNS, SAID, matrix
 
     if name is not None:
         raise UserError("--matrix", name, "it shows all methods", hint="leave the name out")
@@ -61,7 +61,9 @@ def _matrix(name: str | None, as_json: bool) -> None:
     if as_json:
         print(json.dumps(rows, indent=2))
     else:
-        _table(SHORT, [[row[column] for column in SHORT] for row in rows], "l")
+        short = [column for column in COLUMNS if column not in SAID]  # free text comes last, where it may be wrapped
+        cells = [[*(row[column] for column in short), " | ".join(row[column] for column in SAID)] for row in rows]
+        _table((*short, " | ".join(SAID)), cells, "l")
 
 
 @command("models", "models")

@@ -46,6 +46,14 @@ Shown = Annotated[
 Onnx = Annotated[bool, typer.Option("--onnx", help="Also write model.onnx; needs protofed[onnx].")]
 
 
+OfFederation = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="PATH|NAME",
+        help="For a federation's run: samples of its classes to measure the model with; a folder, npz or dataset.",
+    ),
+]
 RunDir = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, complete or not.")]
 
 
@@ -59,14 +67,7 @@ def export_command(
             "--client", help="Whose own model. [default: the averaged one or, if there is none, the largest client's]"
         ),
     ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            metavar="PATH|NAME",
-            help="For a federation's run: samples of its classes to measure the model with; a folder, npz or dataset.",
-        ),
-    ] = None,
+    data: OfFederation = None,
     examples: Shown = 0,
     onnx: Onnx = False,
     as_json: Json = False,
@@ -223,15 +224,17 @@ def onboard_command(
 def forget_command(
     folder: RunDir,
     client: Annotated[int, typer.Option("--client", metavar="INT", help="The client to take out of the model.")],
+    data: OfFederation = None,
     out: OfRun = None,
     as_json: Json = False,
 ) -> None:
     """Take a client out of what a run's server holds, and export the model without it."""
+    from protofed.deploy.owner import dataset_at
     from protofed.runs.folder import RunFolder
     from protofed.serving.forget import forget
 
     refuse_existing(out)
-    made, found = forget(RunFolder.open(folder), client)
+    made, found = forget(RunFolder.open(folder), client, data and dataset_at("--data", data))
     out = out or _beside(folder, f"without-{client}")
     made.write(out)
     if as_json:

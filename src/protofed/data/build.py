@@ -102,12 +102,24 @@ def divided_dataset(experiment: Experiment, name: str, encoder: FeatureExtractor
     if len(dataset.classes) == 1:
         why = f"all samples are of the class {dataset.classes[0]!r}, and a model tells two or more apart"
         raise UserError("--dataset", name, why)
-    how = "imagenet" if experiment.augment == "rethinkfl" else experiment.normalise
-    dataset = dataclasses.replace(dataset, preparation=_prepared(dataset.train.x, dataset.preparation, how))
+    prepared = preparation_of(experiment, dataset.train.x, dataset.preparation)
+    dataset = dataclasses.replace(dataset, preparation=prepared)
     if encoder is not None:
         dataset = encoder.dataset(dataset)
     check_augment(experiment, dataset.train.x)
     return dataset
+
+
+def preparation_of(experiment: Experiment, x: Tensor, before: Preparation | None = None) -> Preparation:
+    """What happens to training samples [n, ...] and others of their kind.
+
+    Args:
+        experiment: says how they are normalised.
+        x: the samples, whose statistics are taken.
+        before: what a dataset says of its own; that of `Preparation.of` unless given.
+    """
+    how = "imagenet" if experiment.augment == "rethinkfl" else experiment.normalise
+    return _prepared(x, before or Preparation.of(x), how)
 
 
 def _check_options(experiment: Experiment, names: Sequence[str]) -> None:

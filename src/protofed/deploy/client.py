@@ -60,7 +60,6 @@ from protofed.messages import Broadcast, Upload, tensors_in
 from protofed.methods import build_method
 from protofed.methods.base import Clock
 from protofed.models import factory_of
-from protofed.runs.process import process_settings
 from protofed.runs.run import Run, new_run
 from protofed.server.public_exchange import exchange_of
 from protofed.trust.dp_mechanisms import clipped_and_noised
@@ -234,7 +233,7 @@ class WarmClient:
             return None
         asked.ledger.count("test", asked.memory, self.owner)
         self._count(tests=1)
-        with process_settings(arrived.run.experiment):
+        with arrived.run.at_work():
             scores = asdict(arrived.run.clients.evaluate(arrived.received))
         del scores["traffic"]  # that is the server's to count
         if "metrics" not in self.owner.send:
@@ -248,7 +247,7 @@ class WarmClient:
     def trained(self, arrived: Arrived) -> tuple[Upload, float]:
         """What a turn makes, as it may leave, and its loss."""
         self._after = UNKNOWN  # until it is kept: a turn that fails half way has changed the model
-        with process_settings(arrived.run.experiment):
+        with arrived.run.at_work():
             outcome = arrived.run.clients.round([self.owner.id], arrived.received, arrived.clock)
         return self.guarded(outcome.uploads, arrived.received), outcome.losses[0]
 
@@ -454,7 +453,7 @@ def public_step(client: WarmClient, asked: Asked) -> Packet:
     exchange = exchange_of(run.method)
     if exchange is None:
         raise RefusedError(f"{run.method.name} exchanges nothing on public images")
-    with process_settings(run.experiment):
+    with run.at_work():
         phase = PublicPhase(run.engine, exchange, _public(run), [client.owner.id], received, clock)
         if not (_are_batches(learned, phase.number_of_batches) and _are_batches(wanted, phase.number_of_batches)):
             raise RefusedError("there are no such public batches")

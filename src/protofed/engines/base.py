@@ -6,14 +6,18 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from protofed.data.build import preparation_of
 from protofed.data.federation import Federation
-from protofed.data.images import fit
+from protofed.data.images import fit_bytes
+from protofed.data.preparation import Preparation
+from protofed.data.samples import is_picture
 from protofed.engines.batches import Losses, Samples, Schedule, schedule, steps_in_epoch
 from protofed.engines.client_group import Group, Personal, State, Turns
 from protofed.engines.distributed import ALONE, Ranks
@@ -23,6 +27,7 @@ from protofed.internal.profiling import section
 from protofed.messages import Broadcast, Traffic, Upload
 from protofed.methods.base import Batch, Clock, Method, Phase, Server, Trained, Turn
 from protofed.methods.optimisers import OPTIMISERS
+from protofed.models.linear_head import is_linear
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes
 from protofed.randomness import generator, key
@@ -236,10 +241,29 @@ class Engine(ABC):
     def server(self, previous: Broadcast, clock: Clock) -> Server:
         """What the server knows when it aggregates."""
         group = self.groups[0]
-        public = None
-        if self.public is not None and self.method.uses_public:
-            public = group.inputs(fit(self.public, group.shape), 0)
-        return Server(previous, clock, self.net(group, {**group.own.initial, **previous.weights}), public)
+        model = self.net(group, {**group.own.initial, **previous.weights})
+        return Server(previous, clock, model, self._servers_public())
+
+    def _servers_public(self) -> Tensor | None:
+        """Public images as the server's model sees them: by their own statistics, as nobody tells it a client's."""
+        if self.public is None or not self.method.uses_public:
+            return None
+        group = self.groups[0]
+        if not is_picture(self.public):  # features of an encoder
+            return self.public.to(self.device, group.dtype)
+        x, preparation = self._fitted_public
+        seen = x.to(self.device, group.dtype)
+        if preparation.kind == "none":
+            return seen
+        middle, scale = (part.to(seen) for part in preparation.affine(len(group.shape)))
+        return (seen - middle) * scale
+
+    @cached_property
+    def _fitted_public(self) -> tuple[Tensor, Preparation]:
+        """Public images in the shape that the first clients' models take, and what happens to them."""
+        assert self.public is not None
+        x = fit_bytes(self.public, self.groups[0].shape)
+        return x, preparation_of(self.experiment, x)
 
     def schedule(self, group: Group, rows: Sequence[int], clock: Clock) -> Schedule:
         """The batches of some clients in one round."""
@@ -296,25 +320,11 @@ class Engine(ABC):
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
         """The method's loss of each sample of one client's batch."""
-        state = torch.get_rng_state()
-        try:
-            loss = self.method.loss(model, batch, turn)
-        except RuntimeError as error:
-            if "randomness" in str(error):  # vmap's word for a draw that all clients would share
-                raise self._draws() from None
-            raise
-        if not torch.equal(state, torch.get_rng_state()):
-            raise self._draws()
+        loss = self.method.loss(model, batch, turn)
         if loss.shape != batch.y.shape:  # an average of the method's own would include padding
             why = f"its loss must be one value per sample, not of shape {list(loss.shape)}"
             raise UserError("--method", self.method.name, why)
         return loss
-
-    def _draws(self) -> UserError:
-        """What is drawn from a stream depends on who drew before: not the same in another engine, or after a resume."""
-        why = "its loss or its model draws from torch's global generator"
-        hint = "draw with protofed.randomness.uniform(turn.key, site, shape), and use protofed.models.layers.Dropout"
-        return UserError("--method", self.method.name, why, hint=hint)
 
     def rate(self, clock: Clock) -> float:
         """This round's learning rate."""
@@ -472,6 +482,12 @@ class Engine(ABC):
         return turns._replace(personal=turns.personal._replace(prepared=prepared))
 
     def _check_groups(self) -> None:
+        for group in self.groups:
+            if self.method.linear_head and not is_linear(group.module):
+                kind = type(getattr(group.module, "head", None)).__name__
+                found = "shares its weights with another layer" if kind == "Linear" else f"is {kind}"
+                why = f"{self.method.name} needs a linear head, an nn.Linear of its own, and this model's {found}"
+                raise UserError("--model", self.experiment.model, why)
         sizes = {group.feature_size for group in self.groups}
         if self.method.collect is not None and len(sizes) > 1:
             raise UserError(
@@ -523,7 +539,7 @@ def nobodys_turn(method: Method, received: Broadcast, trained: Trained, memory: 
         memory={name: value.expand(number, *value.shape) for name, value in memory.items()},
         counts=torch.stack([(trained.labels == c).sum(-1) for c in range(trained.classes)], -1),
         steps=torch.ones_like(like),
-        lr=torch.ones_like(like, dtype=torch.float64),
+        lr=torch.ones_like(like, dtype=trained.features.dtype),
         key=trained.keys,
     )
 

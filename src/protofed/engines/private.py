@@ -249,7 +249,7 @@ class ExampleLevel(Privacy):
             memory={name: value[0] for name, value in one.memory.items()},
             counts=one.counts[0],
             steps=one.steps[0],
-            lr=one.lr[0].to(group.dtype),
+            lr=one.lr[0],
             key=one.key[0],
         )
         draws = generator("privacy", "images")

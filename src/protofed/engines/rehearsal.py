@@ -13,6 +13,7 @@ from torch import nn
 from protofed.data.federation import Client, Federation
 from protofed.engines.base import Engine
 from protofed.engines.client_group import Group
+from protofed.engines.draws import without_draws
 from protofed.engines.sequential import Sequential
 from protofed.engines.stacked import Stacked
 from protofed.errors import UserError
@@ -65,10 +66,11 @@ def _rehearse(kind: type[Engine], method: Method, federation: Federation, groups
     if isinstance(engine, Stacked):
         engine.captures = False  # recordings take long, and are another matter
     who, broadcast = tuple(range(len(few))), engine.initial_broadcast()
-    for number in range(2):
-        clock = Clock(number, 2, who, len(who), engine.experiment.seed)
-        uploads = engine.round(who, broadcast, clock).uploads
-        broadcast = method.aggregate(uploads, engine.server(broadcast, clock))
+    with without_draws(method, engine.device):
+        for number in range(2):
+            clock = Clock(number, 2, who, len(who), engine.experiment.seed)
+            uploads = engine.round(who, broadcast, clock).uploads
+            broadcast = method.aggregate(uploads, engine.server(broadcast, clock))
     for group in stand_ins:
         engine.forward(group, group.own.take([0, 1]), group.inputs(group.x[:2], [0, 1]))
 

@@ -431,9 +431,13 @@ def models_of(method: Method, group: Group, rows: range, sent: Sequence[Broadcas
     return models
 
 
+def lacking(method: Method, group: Group, sent: Broadcast) -> list[str]:
+    """What of a model is not sent, and cannot be done without."""
+    return [name for name in group.own.initial if name not in sent.weights and not method.does_without(name)]
+
+
 def averaged_model(method: Method, group: Group, sent: Broadcast) -> State | None:
     """The server's model, if what it sends is one; what a model does without is as it was at the beginning."""
-    lacks = [name for name in group.own.initial if name not in sent.weights]
-    if len(lacks) == len(group.own.initial) or not all(map(method.does_without, lacks)):
+    if not sent.weights.keys() & group.own.initial.keys() or lacking(method, group, sent):
         return None
     return {name: sent.weights.get(name, value) for name, value in group.own.initial.items()}

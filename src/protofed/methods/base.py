@@ -182,8 +182,8 @@ class Server(NamedTuple):
         clock: the round, and whose uploads there are.
         model: runs the architecture of the first clients: `server.model(x, weights, train=False)`; what `weights` lacks
             is as it was sent last, or at the beginning. None where nobody asks for it.
-        public: public, unlabelled images as models see them [n, channels, height, width], if the experiment names some
-            and the method `uses_public`; otherwise None.
+        public: public, unlabelled images [n, channels, height, width], normalised by their own statistics as
+            `--normalise` says, if the experiment names some and the method `uses_public`; otherwise None.
 
     Example:
         >>> from protofed.messages import Broadcast
@@ -281,6 +281,7 @@ class Method(ABC):
         clip: the largest norm of a client's gradient; None for no limit.
         exchanges_public: whether clients exchange what they make of public images; see `PublicExchange`.
         uses_public: whether the server looks at public images; see `Server.public`.
+        linear_head: whether the server makes, trains or mixes heads as linear ones: a model with another is refused.
         rule: what accuracies by `answer` are called, as in `own/own/both-heads`; empty for a method without a rule of
             its own.
         unit_features: whether its paper's theory is of features scaled to length 1.
@@ -318,6 +319,7 @@ class Method(ABC):
     clip: ClassVar[float | None] = None
     exchanges_public: ClassVar[bool] = False
     uses_public: ClassVar[bool] = False
+    linear_head: ClassVar[bool] = False
     rule: ClassVar[str] = ""
     unit_features: ClassVar[bool] = False
 
@@ -463,15 +465,16 @@ class Method(ABC):
         """
         return False
 
-    def forget(self, broadcast: Broadcast, client: int, sent: Upload) -> Broadcast | None:  # noqa: ARG002
-        """Return the broadcast as it would be had a client never taken part, where that can be said exactly, else None.
+    def forget(self, broadcast: Broadcast, client: int, sent: Upload | None) -> Broadcast | None:  # noqa: ARG002
+        """Return the broadcast without what the server holds of a client by itself; None if it can take nothing out.
 
-        It can where nobody trains, and the server's state is made of what clients sent.
+        Where nobody trains it must be what it would be had the client never taken part; elsewhere the others remember
+        it. Rows of a broadcast's prototypes [N, C, M, D] are taken out without the method.
 
         Args:
             broadcast: what the server sends, with what it kept.
             client: the number of the client.
-            sent: what the client sent in its first turn [1, ...].
+            sent: what the client sent in its first turn [1, ...]; None where that is not known any more.
         """
         return None
 

@@ -27,6 +27,7 @@ class CCVR(FedAvg):
     link: ClassVar[str] = "https://arxiv.org/abs/2106.05001"
     up: ClassVar[str] = "weights; counts, sums and sums of products of each class's features"
     prepares: ClassVar[bool] = True
+    linear_head: ClassVar[bool] = True
 
     virtual: int = param(200, "features drawn of each class; 200 in FL-bench", at_least=1)
     gamma: float = param(0.0, "γ added to each variance; the paper has none", at_least=0)

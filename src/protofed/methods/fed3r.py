@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from protofed.errors import UserError
 from protofed.methods.base import param
 from protofed.methods.one_shot import OneShot
 from protofed.methods.server.closed_form import lengths, ridge
+from protofed.models.linear_head import BIAS, is_linear
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,13 @@ class Fed3R(OneShot):
     lam: float = param(0.01, "λ of ridge regression; 0.01 in the paper", above=0)
     intercept: bool = param(True, "a 1 beside the features, as in the public code; false: without a bias")
     normalise: bool = param(True, "each class's weights have length 1; false: ridge regression itself")
+
+    def extend(self, module: nn.Module, classes: int) -> nn.Module:  # noqa: ARG002
+        """As it is; the intercept becomes its head's bias."""
+        if self.intercept and is_linear(module) and BIAS not in module.state_dict():
+            why = "the model's head has no bias for it"
+            raise UserError("--set intercept", self.intercept, why, hint="--set intercept=false")
+        return module
 
     def statistics(self, features: Tensor, member: Tensor) -> Mapping[str, Tensor]:
         """ZᵀZ and ZᵀY."""

@@ -5,10 +5,12 @@ No public code was found; three independent ports agree on the numbers below.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from protofed.errors import UserError
 from protofed.messages import Broadcast, Upload
@@ -65,10 +67,19 @@ class FedCDA(FedAvg):
         if clock.round < (min(50, clock.rounds // 5) if self.warmup < 0 else self.warmup):
             return Broadcast(average, kept=cache.pack())
         cache = select(cache, who, [group for group in groups if len(group)], self.smoothness, average)
-        seen = (cache.turns > 0).nonzero().squeeze(1)
-        # What is no parameter, such as BatchNorm's statistics, is this round's average.
-        return Broadcast({**average, **weighted_mean(cache.selected(seen), torch.ones_like(seen))}, kept=cache.pack())
+        return _mean(average, cache)  # what is no parameter, such as BatchNorm's statistics, is this round's average
 
     def with_room(self, broadcast: Broadcast, clients: int) -> Broadcast:
         """Of a new client no model is held."""
         return replace(broadcast, kept={name: with_rows(one, clients) for name, one in broadcast.kept.items()})
+
+    def forget(self, broadcast: Broadcast, client: int, sent: Upload | None) -> Broadcast:  # noqa: ARG002
+        """The mean without the client's models."""
+        kept = {name: table.index_fill(0, torch.tensor(client), 0) for name, table in broadcast.kept.items()}
+        return _mean(broadcast.weights, Cache.unpack(kept))
+
+
+def _mean(weights: Mapping[str, Tensor], cache: Cache) -> Broadcast:
+    """The selected models of all clients seen so far."""
+    seen = (cache.turns > 0).nonzero().squeeze(1)
+    return Broadcast({**weights, **weighted_mean(cache.selected(seen), torch.ones_like(seen))}, kept=cache.pack())

@@ -55,7 +55,7 @@ class FedCOF(FixedFeatures):
         """A new client has sent no means."""
         return replace(broadcast, kept={name: with_rows(one, clients) for name, one in broadcast.kept.items()})
 
-    def forget(self, broadcast: Broadcast, client: int, sent: Upload) -> Broadcast:  # noqa: ARG002
+    def forget(self, broadcast: Broadcast, client: int, sent: Upload | None) -> Broadcast:  # noqa: ARG002
         """Each client's means are kept by themselves."""
         kept = {name: value.index_fill(0, torch.tensor([client]), 0) for name, value in broadcast.kept.items()}
         return self._with(kept, broadcast)

@@ -27,6 +27,7 @@ class FedGH(Local):
     up: ClassVar[str] = "class means"
     down: ClassVar[str] = "head"
     score: ClassVar[str] = "own/own/head"
+    linear_head: ClassVar[bool] = True
 
     server_lr: float = param(0.01, "η of the head at the server; 0.01 in the public code", above=0)
     server_epochs: int = param(1, "passes over the class means; 1 in the public code", at_least=1)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -32,9 +32,7 @@ class FedHEAL(FedAvg):
     score: ClassVar[str] = "global/all/head"
 
     averaging: Averaging = param("uniform", AVERAGING + "; where they start")
-    threshold: float = param(
-        0.3, "τ: the least consistency of an update that is kept; -1 keeps all", at_least=-1, below=1
-    )
+    threshold: float = param(0.3, "τ: the least consistency of an update that is kept; -1: all", at_least=-1, below=1)
     beta: float = param(0.4, "β: how fast clients' weights follow their distances; 0 for never", at_least=0, at_most=1)
 
     def memory(self, weights: Mapping[str, Tensor], classes: int) -> Mapping[str, Tensor]:  # noqa: ARG002
@@ -44,13 +42,12 @@ class FedHEAL(FedAvg):
     def upload(self, trained: Trained, turn: Turn) -> Upload:
         """Weights, those whose update is dropped as received; an update is kept if its direction is usual, or new."""
         sent = super().upload(trained, turn)
-        weights, kept = dict(sent.weights), {}
+        weights, masks = dict(sent.weights), {}
         for name, fell in turn.memory.items():
             old, new = turn.received.weights[name], trained.weights[name]
             consistency = torch.where(old >= new, fell, 1 - fell)
-            kept[name] = (consistency > self.threshold) | (_fit(turn.taken, fell) == 0)
-            weights[name] = torch.where(kept[name], new, old)
-        masks = {KEPT + name: mask for name, mask in kept.items()}
+            kept = masks[KEPT + name] = (consistency > self.threshold) | (_fit(turn.taken, fell) == 0)
+            weights[name] = torch.where(kept, new, old)
         return Upload(weights, sent.prototypes, {**sent.numbers, **masks}, sent.sums)
 
     def remember(self, trained: Trained, turn: Turn) -> Mapping[str, Tensor]:
@@ -68,10 +65,9 @@ class FedHEAL(FedAvg):
         """
         old, who, p = server.previous, list(server.clock.who), self.importance(uploads).to(torch.float64)
         names = sorted(parameters(uploads.weights))  # over a network they come in another order
-        moved = {name: uploads.weights[name] - old.weights[name] for name in names}
-        far = torch.stack([flat(update).norm(dim=1) for update in moved.values()]).sum(0)
-        known = old.kept.get("weights", p.new_zeros(2, 0))  # p and Δ of every client, 0 of those never seen
-        known = with_rows(known, server.clock.clients, dim=1).clone()
+        far = torch.stack([flat(uploads.weights[name] - old.weights[name]).norm(dim=1) for name in names]).sum(0)
+        # p and Δ of every client, 0 of those never seen
+        known = with_rows(old.kept.get("weights", p.new_zeros(2, 0)), server.clock.clients, dim=1).clone()
         p = torch.where(known[0, who] > 0, known[0, who], p / p.sum())
         change = (1 - self.beta) * known[1, who] + self.beta * far / far.sum().clamp(min=torch.finfo(far.dtype).tiny)
         known[:, who] = torch.stack([p + change, change])
@@ -79,11 +75,14 @@ class FedHEAL(FedAvg):
         mean = self.averaged(uploads.weights, p + change)
         share = (p + change) / (p + change).sum()
         for name in names:
-            kept, value = uploads.numbers[KEPT + name], mean[name]
+            kept, value, before = uploads.numbers[KEPT + name], mean[name], old.weights[name]
             lost = torch.tensordot(share.to(value.dtype), (~kept).to(value.dtype), 1)  # 0 exactly where all kept it
-            scaled = value + (value - old.weights[name]) * lost / (1 - lost)
-            mean[name] = torch.where(kept.any(0), scaled, old.weights[name])
+            mean[name] = torch.where(kept.any(0), value + (value - before) * lost / (1 - lost), before)
         return Broadcast(mean, kept={"weights": known})
+
+    def forget(self, broadcast: Broadcast, client: int, sent: Upload | None) -> Broadcast:  # noqa: ARG002
+        """Its p and Δ."""
+        return replace(broadcast, kept={"weights": broadcast.kept["weights"].index_fill(1, torch.tensor(client), 0)})
 
 
 def _fit(turns: Tensor, like: Tensor) -> Tensor:

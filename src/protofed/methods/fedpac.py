@@ -6,7 +6,7 @@ Xu, Tong and Huang, ICLR 2023, arXiv 2306.11867.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -16,7 +16,7 @@ from protofed.messages import Broadcast, Upload
 from protofed.methods.base import COLLECT, Batch, Collect, Phase, Server, Trained, Turn, cross_entropy, param
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.server.client_tables import with_rows
-from protofed.methods.server.mixtures import mixtures
+from protofed.methods.server.mixtures import head_statistics, mixtures
 from protofed.models.linear_head import WEIGHT, is_head
 from protofed.models.net import Net
 from protofed.prototypes import Prototypes, class_means, distance, mean_over_holders
@@ -35,6 +35,7 @@ class FedPAC(FedAvg):
     down: ClassVar[str] = "weights with the client's own head, mean prototypes"
     score: ClassVar[str] = "own/own/head"
     prepares: ClassVar[bool] = True
+    linear_head: ClassVar[bool] = True
 
     lam: float = param(1.0, "λ of the pull; 1 in the public code", at_least=0)
     head_epochs: int = param(1, "epochs of the head, before those of the body; 1 in the paper", at_least=1)
@@ -45,18 +46,13 @@ class FedPAC(FedAvg):
         return [Phase(self.head_epochs, is_head), Phase(epochs, lambda name: not is_head(name))]
 
     def prepare(self, features: Tensor, labels: Tensor, received: Broadcast) -> Mapping[str, Tensor]:
-        """h_c = p_c μ_c and v = (E|z|² − Σ_c |h_c|²) / n, of the received model's features."""
-        means = class_means(features, labels, len(received.weights[WEIGHT]))
-        number = means.counts.sum((-2, -1))
-        h = means.class_mean() * means.counts / number.view(-1, 1, 1)
-        squares = ((labels >= 0) * features.square().sum(-1)).sum(-1) / number
-        return {"h": h, "v": (squares - h.square().sum((-2, -1))).clamp(min=0) / number}
+        """What `mixtures` takes: h and v of the received model's features."""
+        return head_statistics(features, labels, len(received.weights[WEIGHT]))
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
         """CE; while the body is trained, CE + λ · the mean squared distance to the class's global mean."""
-        out = model(batch.x)
+        out, known = model(batch.x), turn.received.prototypes.get("global")
         task = cross_entropy(out.logits, batch.y)
-        known = turn.received.prototypes.get("global")
         if known is None or turn.phase == 0:
             return task
         return task + self.lam * distance(out.features, batch.y, known, "mse")
@@ -78,11 +74,15 @@ class FedPAC(FedAvg):
         for name in filter(is_head, weights):
             sent = uploads.weights[name]
             mixed = torch.tensordot(parts.to(sent.dtype), sent, dims=1)
-            known = previous.kept.get(HEADS + name, sent[:0])  # who never took part has the common head
-            heads = with_rows(known, clock.clients, fill=previous.weights[name])
-            kept[HEADS + name] = heads.index_put((who,), mixed)
-        means = mean_over_holders(uploads.prototypes["means"], "samples")
-        return Broadcast(weights, {"global": means}, kept=kept)
+            heads = with_rows(previous.kept.get(HEADS + name, sent[:0]), clock.clients, fill=previous.weights[name])
+            kept[HEADS + name] = heads.index_put((who,), mixed)  # who never took part has the common head
+        return Broadcast(weights, {"global": mean_over_holders(uploads.prototypes["means"], "samples")}, kept=kept)
+
+    def forget(self, broadcast: Broadcast, client: int, sent: Upload | None) -> Broadcast:  # noqa: ARG002
+        """Its head becomes the average, as of one that has just joined; the others' are still mixtures with it."""
+        known, gone = broadcast.kept, (torch.tensor(client),)
+        kept = {n: known[n].index_put(gone, broadcast.weights[n.removeprefix(HEADS)]) for n in known}
+        return replace(broadcast, kept=kept)
 
     def send(self, broadcast: Broadcast, client: int) -> Broadcast:
         """With the client's own head; with the average of all for one that has just joined."""

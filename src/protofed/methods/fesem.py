@@ -62,6 +62,15 @@ class FeSEM(FedAvg):
         assignment = with_rows(broadcast.kept["assignment"], clients, fill=-1)
         return replace(broadcast, kept={**broadcast.kept, "assignment": assignment})
 
+    def forget(self, broadcast: Broadcast, client: int, sent: Upload | None) -> Broadcast:  # noqa: ARG002
+        """In which cluster it was; the centre of a cluster that was its alone becomes the average."""
+        kept, mine = dict(broadcast.kept), broadcast.kept["assignment"][client]
+        if int((kept["assignment"] == mine).sum()) == 1:
+            for name, value in broadcast.weights.items():
+                kept[f"centres/{name}"] = kept[f"centres/{name}"].index_put((mine,), value)
+        kept["assignment"] = kept["assignment"].index_fill(0, torch.tensor(client), -1)
+        return replace(broadcast, kept=kept)
+
     def send(self, broadcast: Broadcast, client: int) -> Broadcast:
         """The centre of its cluster; the mean of all for a client that has not taken part yet."""
         if not broadcast.kept or broadcast.kept["assignment"][client] < 0:

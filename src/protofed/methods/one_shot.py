@@ -22,6 +22,7 @@ class FixedFeatures(Local):
 
     down: ClassVar[str] = "head"
     score: ClassVar[str] = "global/all/head"
+    linear_head: ClassVar[bool] = True
 
     collect: Collect | None = field(default="eval-pass", init=False)
 
@@ -70,8 +71,10 @@ class OneShot(FixedFeatures):
         total = {name: value.sum(0) + kept.get(name, 0) for name, value in uploads.sums.items()}
         return self._with(total, server.previous)
 
-    def forget(self, broadcast: Broadcast, client: int, sent: Upload) -> Broadcast:  # noqa: ARG002
-        """A sum without one of its terms."""
+    def forget(self, broadcast: Broadcast, client: int, sent: Upload | None) -> Broadcast | None:  # noqa: ARG002
+        """A sum without one of its terms, if that is known."""
+        if sent is None:
+            return None
         return self._with({name: value - sent.sums[name].sum(0) for name, value in broadcast.kept.items()}, broadcast)
 
     def _with(self, total: Mapping[str, Tensor], previous: Broadcast) -> Broadcast:

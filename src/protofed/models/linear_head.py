@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 WEIGHT, BIAS = "head.weight", "head.bias"
 
@@ -13,6 +13,14 @@ WEIGHT, BIAS = "head.weight", "head.bias"
 def is_head(name: str) -> bool:
     """Whether a parameter or buffer is the head's."""
     return name.startswith("head.")
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Whether a model's head is W z + b with a W and b of its own, so that a server may put others in their place."""
+    head = getattr(module, "head", None)
+    named = module.named_parameters(remove_duplicate=False)
+    elsewhere = {id(parameter) for name, parameter in named if not is_head(name)}
+    return type(head) is nn.Linear and not elsewhere & {id(parameter) for parameter in head.parameters()}
 
 
 def as_head(weight: Tensor, old: Mapping[str, Tensor], bias: Tensor | None = None) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from protofed.errors import UserError
+from protofed.errors import UserError, listed
 from protofed.evaluation.names import best_of, split_name
 from protofed.internal.frames import data_frame
 from protofed.internal.higher import ask
@@ -96,6 +96,8 @@ class Result:
         suspected_uploads: uploads that a defence suspected, over all rounds; None without a defence.
         drift: accuracies before, at and after what clients hold changed; None without drift.
         drawn_anew: tensors that a file of initial weights did not give; None without one.
+        stays: weights that stay at the clients, so that there is no averaged model though the method's score is of one;
+            None where there is one, or need not be.
         encoder: the card of the frozen encoder whose features stood for images; None without one.
         privacy: `client` or `example`, where something is promised.
         epsilon: what that has cost; None for ∞.
@@ -140,6 +142,7 @@ class Result:
     suspected_uploads: int | None = None
     drift: dict[str, dict[str, float]] | None = None
     drawn_anew: list[str] | None = None
+    stays: list[str] | None = None
     encoder: dict[str, Any] | None = None
     privacy: str | None = None
     epsilon: float | None = None
@@ -220,9 +223,14 @@ class Result:
 
     def notes(self) -> list[str]:
         """List what a reader of the result should know before comparing it."""
-        if self.most_clusters != 1:
-            return []
-        return [f"the clustering of {self.method} found one prototype per class at every client in every round"]
+        notes = []
+        if self.most_clusters == 1:
+            found = "found one prototype per class at every client in every round"
+            notes.append(f"the clustering of {self.method} {found}")
+        if self.stays is not None:
+            what = f"{listed(self.stays)} {'stays' if len(self.stays) == 1 else 'stay'} at the clients (does_without)"
+            notes.append(f"{self.method} has no global/… accuracies: {what}")
+        return notes
 
     def to_json(self) -> str:
         """Return the text of result.json."""
@@ -230,7 +238,7 @@ class Result:
         del values["folder"]
         if self.privacy is None:
             del values["epsilon"]
-        for name in ("most_clusters", *FURTHER, "drift", "drawn_anew", "encoder", "privacy", "delta"):
+        for name in ("most_clusters", *FURTHER, "drift", "drawn_anew", "stays", "encoder", "privacy", "delta"):
             if values[name] is None:
                 del values[name]
         for entry in values["accuracy"].values():

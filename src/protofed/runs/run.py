@@ -19,8 +19,9 @@ from protofed.engines.base import Outcome
 from protofed.engines.client_group import Group
 from protofed.engines.client_models import Store
 from protofed.engines.distributed import ALONE, Ranks
+from protofed.engines.draws import without_draws
 from protofed.errors import LostError, UserError
-from protofed.evaluation.accuracy import Evaluation, validation_name
+from protofed.evaluation.accuracy import Evaluation, lacking, validation_name
 from protofed.evaluation.backdoor import backdoor_rate
 from protofed.evaluation.motion import Recorder
 from protofed.evaluation.names import asked_metrics, best_of
@@ -182,9 +183,15 @@ class Run:
             numbers=numbers | dict(played.accuracy),
         )
 
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """The process as the experiment asks for it, while the method and its models are asked for something."""
+        with process_settings(self.experiment), without_draws(self.method, self.device):
+            yield
+
     def play_round(self) -> Round:
         """One round: local training, aggregation and, where it is due, evaluation."""
-        with process_settings(self.experiment):
+        with self.at_work():
             began = time.perf_counter()
             if self.drift:
                 self._drift(self.drift.at(len(self.history)))
@@ -417,6 +424,12 @@ class Run:
         """What of the models was not in the file they started from."""
         return list(dict.fromkeys(name for group in self.engine.groups for name in group.drawn_anew))
 
+    def _stays(self) -> list[str] | None:
+        """What the averaged model lacks, where the method's score is of one."""
+        group = self.engine.groups[0]
+        lacks = lacking(self.method, group, self.method.send(self.broadcast, group.members[0]))
+        return sorted(lacks) or None if self.method.score.startswith("global/") else None
+
     def result(self, folder: RunFolder | None) -> Result:
         """What came out so far."""
         experiment = self.clients.trained_on(self.experiment)
@@ -444,6 +457,7 @@ class Run:
             **further(self.history),
             drift=self._drifted(),
             drawn_anew=None if experiment.start is None else self._drawn_anew(),
+            stays=self._stays(),
             encoder=None if self.encoder is None else dataclasses.asdict(self.encoder.card),
             privacy=None if self.privacy is None else experiment.privacy,
             epsilon=None if self.privacy is None else self.privacy.spent(len(self.history)),

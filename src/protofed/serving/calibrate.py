@@ -12,8 +12,9 @@ from torch import Tensor
 
 from protofed.errors import UserError
 from protofed.evaluation.accuracy import averaged_model
+from protofed.methods import CALIBRATES
 from protofed.methods.server.class_gaussians import Calibrating, moments
-from protofed.models.linear_head import WEIGHT
+from protofed.models.linear_head import is_linear
 from protofed.randomness import generator
 from protofed.runs.folder import RunFolder
 from protofed.runs.result import Result
@@ -42,16 +43,20 @@ def calibrate(folder: RunFolder, how: Calibrating) -> tuple[Exported, Calibratio
         how: a method that calibrates, with its parameters.
 
     Raises:
-        UserError: the run has no averaged model with a linear head, or its clients are elsewhere.
+        UserError: the run has no averaged model with a linear head, was private, or its clients are elsewhere.
     """
     if folder.over_network:
         raise UserError("DIR", str(folder.path), "its clients are elsewhere: run a method that calibrates among them")
     run = restored(folder)
+    if run.privacy is not None:
+        why = f"it promises an ε (--privacy {run.experiment.privacy}), and statistics of features have no noise"
+        hint = f"--method {CALIBRATES} --privacy client calibrates within its ε"
+        raise UserError("DIR", str(folder.path), why, hint=hint)
     group = run.engine.groups[0]
     state = averaged_model(run.method, group, run.broadcast)
     if state is None or len(run.engine.groups) > 1:
         raise UserError("DIR", str(folder.path), f"{run.method.name} has no averaged model of all clients")
-    if WEIGHT not in state or state[WEIGHT].dim() != 2:
+    if not is_linear(group.module):
         raise UserError("DIR", str(folder.path), "the head of its model is not linear")
     ended = Result.read(folder.path).stopped if folder.result.exists() else None
     before = export_run(run, None, ended)

@@ -91,10 +91,21 @@ def export(folder: RunFolder, client: int | None = None, data: str | None = None
         raise UserError("--examples", examples, "it must be 0 or more")
     if examples and data is not None:
         raise UserError("--examples", examples, "training samples of a federation over a network are at its clients")
-    run = restored(folder, data)
+    return export_of(restored(folder, data), folder, client, data, examples=examples)
+
+
+def export_of(
+    run: Run,
+    folder: RunFolder,
+    client: int | None = None,
+    data: str | None = None,
+    without: Collection[int] = (),
+    examples: int = 0,
+) -> Exported:
+    """The same of a run as it stands now, which was that of a folder; see `export_run`."""
     ended = Result.read(folder.path).stopped if folder.result.exists() else None
     over_network = folder.path if folder.over_network else None
-    made = export_run(run, client, ended, data is not None, over_network, examples=examples)
+    made = export_run(run, client, ended, data is not None, over_network, without, examples)
     if over_network is not None:  # images that were given for a test are not what was trained on
         trained = folder.experiment()
         made.predictor.card.data.update(dataset=trained.dataset, split=trained.split)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,12 +17,12 @@ from torch.testing import assert_close
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Batch, Clock, Method, Server, Trained, Turn, cross_entropy
+from protofed.methods.base import Batch, Clock, Collect, Method, Server, Trained, Turn, cross_entropy
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedproto import FedProto
 from protofed.models import ModelSpec, Output, build
 from protofed.models.net import Net
-from protofed.prototypes import Prototypes
+from protofed.prototypes import Prototypes, class_means
 from protofed.runs.run import Run, new_run
 from tests.methods.contract.adamw_clients import AdamWClients
 from tests.methods.contract.balanced_softmax import BalancedSoftmax
@@ -37,7 +38,7 @@ from tests.methods.contract.second_order_maml import SecondOrderMaml
 from tests.methods.contract.server_distillation import ServerDistillation, divergence
 from tests.methods.contract.trained_prototypes import TrainedPrototypes
 from tests.methods.contract.two_views import TwoViews
-from tests.support.nets import CLASSES, Noisy, Plain, assert_same_run, federation, gap, own
+from tests.support.nets import CLASSES, Noisy, Plain, assert_same_run, federation, gap, own, source
 from tests.support.prototype_cases import random_features, random_labels
 from tests.support.resumed_runs import saved
 from tests.support.turns import turn_of
@@ -249,6 +250,20 @@ def test_a_server_distils_its_clients_on_public_images() -> None:
     assert {name for name in mean if not torch.equal(mean[name], student[name])} == set(server.model.weights)
 
 
+@pytest.mark.parametrize("normalise", ["dataset", "client", "pixels", "none"])
+def test_the_servers_images_are_normalised_by_their_own_statistics(normalise: str) -> None:
+    """Nobody tells it those of clients, who hold few of the digits and have some each."""
+    more: dict[str, Any] = {"dataset": "digits", "alpha": 0.1, "clients": 3, "train_size": 90, "public": "digits"}
+    run = new_run(
+        Experiment(method="fedavg", model="mlp", device="cpu", normalise=normalise, **more),  # type: ignore[arg-type]
+        ServerDistillation(),
+    )
+    found = run.engine.server(run.broadcast, Clock(0, 1)).public
+    x = source().train.x.double()
+    expected = {"none": x, "pixels": x / 255}.get(normalise, (x - x.mean()) / x.std(correction=0))
+    assert_close(found, expected.float())
+
+
 def test_clients_have_a_pace_of_their_own() -> None:
     run = played(OwnPace(more=4.0), "stacked", 0, lr=0.02)
     clock = Clock(0, 3, (0, 1, 2, 3, 4), 5)
@@ -311,12 +326,60 @@ def _turn(key: int = 7) -> Turn:
 
 @dataclass(frozen=True)
 class Draws(FedAvg):
-    """Draws from torch's generator in its loss."""
+    """Draws from a generator of the whole process, in one place."""
 
     name: ClassVar[str] = "draws"
+    prepares: ClassVar[bool] = True
+    rule: ClassVar[str] = "drawn"
+    collect: Collect = "eval-pass"
+
+    where: str = "nowhere"
+    which: str = "torch"
+
+    def _drawn(self, place: str, like: Tensor) -> Tensor:
+        if place != self.where:
+            return like
+        with torch.no_grad():
+            if self.which == "numpy":
+                return like + torch.as_tensor(np.random.rand(*like.shape)).to(like)
+            return like + torch.randn(like.shape, dtype=torch.float64).to(like)
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
-        return super().loss(model, batch, turn) + 0.1 * torch.randn(batch.y.shape, dtype=batch.x.dtype)
+        loss = super().loss(model, batch, turn)
+        return loss if self.where != "loss" else loss + self._drawn("loss", torch.zeros_like(loss))
+
+    def prepare(self, features: Tensor, labels: Tensor, received: Broadcast) -> Mapping[str, Tensor]:  # noqa: ARG002
+        return {"means": self._drawn("prepare", features.mean(1))}
+
+    def remember(self, trained: Trained, turn: Turn) -> Mapping[str, Tensor]:
+        self._drawn("remember", trained.samples.double())
+        return super().remember(trained, turn)
+
+    def prototypes(self, trained: Trained) -> Mapping[str, Prototypes]:
+        means = class_means(trained.features, trained.labels, trained.classes)
+        return {"means": Prototypes(self._drawn("prototypes", means.vectors), means.counts)}
+
+    def upload(self, trained: Trained, turn: Turn) -> Upload:
+        sent = super().upload(trained, turn)
+        return replace(sent, weights={n: self._drawn("upload", value) for n, value in sent.weights.items()})
+
+    def aggregate(self, uploads: Upload, server: Server) -> Broadcast:
+        made = super().aggregate(uploads, server)
+        return replace(made, weights={n: self._drawn("aggregate", value) for n, value in made.weights.items()})
+
+    def send(self, broadcast: Broadcast, client: int) -> Broadcast:
+        self._drawn("send", torch.zeros(client + 1))
+        return broadcast
+
+    def receive(self, broadcast: Broadcast) -> Broadcast:
+        self._drawn("receive", torch.zeros(1))
+        return broadcast
+
+    def answer(self, output: Output, turn: Turn) -> Tensor:  # noqa: ARG002
+        return self._drawn("answer", output.logits)
+
+
+PLACES = ("loss", "prepare", "remember", "prototypes", "upload", "aggregate", "send", "receive", "answer")
 
 
 class Forgetful(nn.Module):
@@ -349,8 +412,13 @@ class Seldom(Plain):
         return out._replace(logits=F.dropout(out.logits, 0.1, self.training)) if len(x) > 2 else out
 
 
+REFUSED = "for --method: it or its model draws from a global generator"
+
+
 @pytest.mark.parametrize(
-    ("method", "model"), [(Draws(), Noisy), (Extends(), Noisy), (FedAvg(), Seldom)], ids=["loss", "method", "model"]
+    ("method", "model"),
+    [(Draws(where="loss"), Noisy), (Extends(), Noisy), (FedAvg(), Seldom)],
+    ids=["loss", "method", "model"],
 )
 @pytest.mark.parametrize("clients", [1, 5])
 @pytest.mark.parametrize(("engine", "width"), [("sequential", None), ("stacked", None), ("stacked", 1), ("auto", None)])
@@ -358,11 +426,23 @@ def test_draws_from_torchs_generator_are_refused(
     method: Method, model: ModelSpec, engine: str, width: int | None, clients: int
 ) -> None:
     some = federation(({0: 20, 1: 16}, {1: 9, 2: 8}, {0: 3, 3: 16}, {3: 12, 4: 12}, {0: 4, 4: 5})[:clients])
-    state = torch.get_rng_state()
-    with pytest.raises(UserError, match=f"'{method.name}' for --method: its loss or its model draws") as error:
+    with torch.random.fork_rng(), pytest.raises(UserError, match=f"'{method.name}' {REFUSED}") as error:
         played(method, engine, 1, model, clients=some, width=width, participation=1.0)
     assert "turn.key" in str(error.value.hint)
-    torch.set_rng_state(state)
+
+
+@both_engines
+@pytest.mark.parametrize("which", ["torch", "numpy"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_draw_without_an_address_is_refused_wherever_it_is(place: str, which: str, engine: str) -> None:
+    with torch.random.fork_rng(), pytest.raises(UserError, match=REFUSED) as error:
+        played(Draws(where=place, which=which), engine, 1, Plain, epochs=1)
+    assert "server.draws(purpose)" in str(error.value.hint)
+
+
+@both_engines
+def test_draws_with_an_address_pass(engine: str) -> None:
+    played(Draws(), engine, 1, Plain, epochs=1)
 
 
 class Functional(Plain):

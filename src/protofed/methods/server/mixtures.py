@@ -7,10 +7,21 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
+from protofed.prototypes import class_means
+
 SMALLEST = 1e-3
 """A part that is smaller is dropped, as in the public code."""
 FLOOR = 1e-9
 """Of the mean variance and bias, added to each variance: of two clients alike in all, each gets one half."""
+
+
+def head_statistics(features: Tensor, labels: Tensor, classes: int) -> dict[str, Tensor]:
+    """h_c = p_c μ_c [N, C, D] and v = (E|z|² − Σ_c |h_c|²) / n [N] of clients' features [N, n, D]; label −1 pads."""
+    means = class_means(features, labels, classes)
+    number = means.counts.sum((-2, -1))
+    h = means.class_mean() * means.counts / number.view(-1, 1, 1)
+    squares = ((labels >= 0) * features.square().sum(-1)).sum(-1) / number
+    return {"h": h, "v": (squares - h.square().sum((-2, -1))).clamp(min=0) / number}
 
 
 def mixtures(references: Tensor, variances: Tensor) -> Tensor:

@@ -1,0 +1,43 @@
+"""Draws without an address: refused, for what is drawn from a stream depends on who drew before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from protofed.errors import UserError
+from protofed.methods.base import Method
+
+
+@contextmanager
+def without_draws(method: Method, device: torch.device) -> Iterator[None]:
+    """What a method and its model say in the meantime must be the same in another engine, and after a resume.
+
+    Raises:
+        UserError: something has drawn from a generator of the whole process.
+    """
+    why = "it or its model draws from a global generator, of torch or of NumPy"
+    hint = (
+        "draw with protofed.randomness.uniform(turn.key, site, shape), at the server with server.draws(purpose), "
+        "and use protofed.models.layers.Dropout"
+    )
+    drew, before = UserError("--method", method.name, why, hint=hint), _streams(device)
+    try:
+        yield
+    except RuntimeError as error:
+        if "randomness error mode" in str(error):  # vmap's words for a draw that all clients would share
+            raise drew from None
+        raise
+    if not all(map(torch.equal, before, _streams(device))):
+        raise drew
+
+
+def _streams(device: torch.device) -> list[Tensor]:
+    """The states of the process's generators."""
+    legacy = np.random.get_state()
+    found = [torch.get_rng_state(), torch.as_tensor(legacy[1].astype(np.int64)), torch.tensor(legacy[2])]
+    return [*found, torch.cuda.get_rng_state(device)] if device.type == "cuda" else found
