@@ -51,7 +51,7 @@ fuzz: .venv/.tests-installed
 	$(BIN)/pip $(INSTALL) -e '.[fuzz]'
 	$(ALONE) FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest -m fuzz tests/fuzz
 
-# Needs Chromium and its driver: apt-get install chromium chromium-driver
+# Needs Chromium and its driver, apt-get install chromium chromium-driver, and npm, which fetches a package once.
 test-browser: .venv/.tests-installed
 	$(BIN)/pip $(INSTALL) -e '.[browser]'
 	$(ALONE) $(BIN)/pytest -m browser
@@ -145,7 +145,7 @@ command-pages: .venv/.tests-installed
 	$(BIN)/python -m tools.command_pages
 
 # All pages as a web site with search, in build/site; it asks nothing of another host.
-site: .venv/.tests-installed build/live/report.html
+site: .venv/.tests-installed build/live/report.html build/playground/page/index.html
 	$(BIN)/pip $(INSTALL) -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
@@ -154,6 +154,15 @@ build/live/report.html: | .venv/.tests-installed
 	rm -rf build/live
 	$(BIN)/protofed compare --method local,fedavg,fedproto,mp-fedcl --dataset digits --alpha 0.1 --clients 5 --seeds 2 \
 	  --rounds 10 --model mlp --lr 0.02 --quiet --out build/live
+
+# And the playground; what runs its network is fetched by npm, once (docs/playground.md).
+build/playground/page/index.html: | .venv/.tests-installed
+	$(BIN)/pip $(INSTALL) -e '.[onnx]'
+	rm -rf build/playground
+	$(BIN)/protofed run --method mp-fedcl --dataset digits --alpha 1 --clients 5 --rounds 30 --eval-every 30 \
+	  --model mlp --lr 0.02 --quiet --out build/playground/run
+	$(BIN)/protofed export build/playground/run --examples 1 --out build/playground/model
+	$(BIN)/protofed playground build/playground/model --data digits --out build/playground/page
 
 notebook: .venv/.tests-installed
 	$(BIN)/pip $(INSTALL) -e '.[notebook]'

@@ -32,7 +32,10 @@ PAGES = {
         ),
     ),
     "data": ("Commands: data", ("data", "split", "datasets", "splits", "encoder train", "encoder import")),
-    "using": ("Commands: what was trained", ("export", "predict", "onboard", "add-class", "calibrate", "forget")),
+    "using": (
+        "Commands: what was trained",
+        ("export", "predict", "onboard", "add-class", "playground", "calibrate", "forget"),
+    ),
     "lists": ("Commands: what there is", ("methods", "models", "attacks", "defences")),
     "deploy": ("Commands: a federation", ("deploy",)),
 }

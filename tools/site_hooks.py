@@ -46,7 +46,7 @@ def _filled(entry: Any, lists: dict[str, Any]) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages of the root, the files of the repository that pages link to, and a report."""
+    """Add the pages of the root, the files of the repository that pages link to, a report and a playground."""
     texts = {place: (ROOT / name).read_text(encoding="utf-8") for name, place in PAGES.items()}
     for place, text in texts.items():
         files.append(File.generated(config, place, content=text))
@@ -63,8 +63,9 @@ def on_files(files: Files, config: Any) -> Files:
             file = File.generated(config, place, content=content, inclusion=InclusionLevel.NOT_IN_NAV)
             files.append(file)
             waiting += [file] if file.is_documentation_page() else []
-    report = ROOT / config.extra["live_report"]
-    files.append(File.generated(config, "live/report.html", content=report.read_bytes()))
+    for name in ("report", "playground"):
+        path = ROOT / config.extra[f"live_{name}"]
+        files.append(File.generated(config, f"live/{name}.html", content=path.read_bytes()))
     return files
 
 

@@ -159,7 +159,7 @@ def test_datasets_tell_what_is_not_as_published(tmp_path: Path) -> None:
 
 COMMANDS = (
     *("run", "compare", "resume", "split", "sweep", "choose-k", "reproduce", "methods", "models", "datasets"),
-    *("export", "predict", "onboard", "add-class"),
+    *("export", "predict", "onboard", "add-class", "playground"),
 )
 
 

@@ -88,14 +88,14 @@ class Links(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as `make site` builds it, with a small page for the report."""
+    """The site as `make site` builds it, with small pages for the report and the playground."""
     if find_spec("material") is None:
         pytest.skip("needs the extra docs")
     folder = tmp_path_factory.mktemp("site")
-    report = folder / "report.html"
-    report.write_text("<!doctype html><title>A report</title>", encoding="utf-8")
+    small = folder / "small.html"
+    small.write_text("<!doctype html><title>A page</title>", encoding="utf-8")
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder / "built")]
-    environment = {**os.environ, "LIVE_REPORT": str(report), "NO_MKDOCS_2_WARNING": "1"}
+    environment = {**os.environ, "LIVE_REPORT": str(small), "LIVE_PLAYGROUND": str(small), "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder / "built"

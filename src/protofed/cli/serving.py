@@ -308,6 +308,46 @@ def add_class_command(
     print(f"model: {out}")
 
 
+@command("playground", "playground model --data digits --out page")
+def playground_command(
+    model: ModelFolder,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="New folder for the page, index.html.")],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            metavar="PATH|NAME",
+            help="Whose test pictures can be picked, and whose pictures drawings are laid like; a folder, npz or "
+            "dataset. [default: the training pictures that the model brings, if any]",
+        ),
+    ] = None,
+    runtime: Annotated[
+        Path | None,
+        typer.Option(
+            "--runtime",
+            metavar="PATH",
+            help="The npm package onnxruntime-web, its .tgz or folder. [default: npm fetches it, once]",
+        ),
+    ] = None,
+    own_model: OwnModel = None,
+    own_method: OwnMethod = None,
+) -> None:
+    """Make a page on which a model of pictures answers drawings; any static host, or none, will do."""
+    from protofed.data import load as load_data
+    from protofed.deploy.owner import dataset_at
+    from protofed.report.playground import network_of, read_runtime, write_playground
+    from protofed.serving.add_class import read_held_out
+    from protofed.serving.predictor import load
+
+    refuse_existing(out)
+    predictor = load(model, own_model, own_method)
+    network = network_of(model, predictor)
+    held_out = read_held_out(model, predictor.card.feature_size)
+    samples = None if data is None else load_data(dataset_at("--data", data))
+    page = write_playground(predictor, held_out, network, read_runtime(runtime), out, samples)
+    print(f"{page}, {page.stat().st_size / 1e6:.1f} MB")
+
+
 def _tell_onboarded(found: Onboarding) -> None:
     """What joining did for the client."""
     from protofed.report.terminal import TextTable

@@ -41,9 +41,14 @@ class _Network(nn.Module):
         return out.features, out.logits if self.rule is None else self.rule(out)
 
 
+def can_write_onnx() -> bool:
+    """Whether the packages are there that write it."""
+    return all(map(find_spec, ("onnx", "onnxscript")))
+
+
 def write_onnx(predictor: Predictor, path: Path) -> None:
     """One file: input `images`, or `x` if samples are none, outputs `features` and `logits`."""
-    if not (find_spec("onnx") and find_spec("onnxscript")):
+    if not can_write_onnx():
         raise misused("--onnx", "it needs two packages", hint="pip install 'protofed[onnx]'")
     network, samples = _Network(predictor).eval(), predictor.card.seen.example(2)
     with warnings.catch_warnings(), _quiet("torch.onnx"):

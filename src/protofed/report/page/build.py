@@ -42,8 +42,8 @@ def page(data: Mapping[str, Any], components: Sequence[str] = (), *, live: bool 
     style, script = (HERE / "page.css").read_text(encoding="utf-8"), _script(tuple(components or COMPONENTS))
     allowed = {
         "default-src": "'none'",
-        "script-src": _digest(script),
-        "style-src": _digest(style),
+        "script-src": digest(script),
+        "style-src": digest(style),
         "img-src": "data:",
         "connect-src": "'self'" if live else "'none'",
         "base-uri": "'none'",
@@ -67,6 +67,6 @@ def _script(components: tuple[str, ...]) -> str:
     return "\n".join(path.read_text(encoding="utf-8") for path in paths)
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
     """What a page's policy says of an inline script or style."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
