@@ -345,8 +345,8 @@ def same_as(browser: Chrome, predictor: Predictor, pictures: Tensor) -> None:
         refuse(browser, percent)
         limit, *rates = re.findall(r"-?[\d.]+", text(browser, "#refused"))
         assert float(limit) == pytest.approx(table["threshold"][percent], abs=0.0006)
-        expected = [100 * table[name][percent] for name in ("known", "unknown")]
-        assert [float(rate) for rate in rates] == pytest.approx(expected, abs=0.51)
+        wanted = [100 * table[name][percent] for name in ("known", "unknown")]
+        assert [float(rate) for rate in rates] == pytest.approx(wanted, abs=0.51)
 
 
 def test_a_model_without_test_or_training_pictures(window: Chrome, predictor: Predictor, tmp_path: Path) -> None:

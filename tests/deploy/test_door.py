@@ -224,6 +224,12 @@ class Hostile:
         return found.given[node] if found.given else found.left_out[node]
 
 
+def changed(experiment: Experiment, name: str, value: str) -> Experiment:
+    """The same with another value of an option."""
+    values: dict[str, Any] = {name: value}
+    return replace(experiment, **values)
+
+
 def test_the_five_ways_past_client_yaml_are_refused(tmp_path: Path) -> None:
     """Of a real client; each is said in one line on both sides, and recorded."""
     with Deployment(tmp_path, 1, min_batch=16) as made:
@@ -241,10 +247,8 @@ def test_the_five_ways_past_client_yaml_are_refused(tmp_path: Path) -> None:
             assert Upload.decode(answer.data).weights
         expected = {
             "another turn": [server.ask(long, number) for number in (3, 500)],
-            "path": [server.ask(replace(asked, **{name: value}), run="b") for name, value in paths],
-            "not over a network": [
-                server.ask(replace(asked, **{name: file}), run="b") for name in ("start", "encoder")
-            ],
+            "path": [server.ask(changed(asked, name, value), run="b") for name, value in paths],
+            "not over a network": [server.ask(changed(asked, name, file), run="b") for name in ("start", "encoder")],
             "another experiment": [server.ask(replace(long, lr=1.0), 0), server.ask(replace(long, train_size=9), 0)],
             "samples": [server.ask(replace(asked, train_size=1), run="c")],
             "batch_size 1": [server.ask(replace(asked, train_size=1, batch_size=1), run="d")],

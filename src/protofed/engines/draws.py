@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +39,7 @@ def without_draws(method: Method, device: torch.device) -> Iterator[None]:
 
 def _streams(device: torch.device) -> list[Tensor]:
     """The states of the process's generators."""
-    legacy = np.random.get_state()
-    found = [torch.get_rng_state(), torch.as_tensor(legacy[1].astype(np.int64)), torch.tensor(legacy[2])]
+    state: dict[str, Any] = dict(np.random.get_state(legacy=False))["state"]
+    numbers = torch.as_tensor(state["key"].astype(np.int64)), torch.tensor(state["pos"])
+    found = [torch.get_rng_state(), *numbers]
     return [*found, torch.cuda.get_rng_state(device)] if device.type == "cuda" else found
