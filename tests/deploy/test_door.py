@@ -232,7 +232,7 @@ def changed(experiment: Experiment, name: str, value: str) -> Experiment:
 
 def test_the_five_ways_past_client_yaml_are_refused(tmp_path: Path) -> None:
     """Of a real client; each is said in one line on both sides, and recorded."""
-    with Deployment(tmp_path, 1, min_batch=16) as made:
+    with Deployment(tmp_path, 1, min_batch=8) as made:
         made.server()
         path = made.folder / "clients/0/client.yaml"
         path.write_text(path.read_text() + "turns: 3\nmethods: [fedavg]\nmin_count: 5\nmin_samples: 50\n")
@@ -252,6 +252,7 @@ def test_the_five_ways_past_client_yaml_are_refused(tmp_path: Path) -> None:
             "another experiment": [server.ask(replace(long, lr=1.0), 0), server.ask(replace(long, train_size=9), 0)],
             "samples": [server.ask(replace(asked, train_size=1), run="c")],
             "batch_size 1": [server.ask(replace(asked, train_size=1, batch_size=1), run="d")],
+            "the last batch of an epoch would have 4 samples": [server.ask(replace(asked, train_size=196), run="j")],
             "min_count 0": [server.ask(replace(asked, min_count=0), run="e")],
             "plain name": [server.ask(asked, run="../../f")],
         }
