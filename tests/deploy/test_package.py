@@ -153,7 +153,12 @@ def test_what_client_yaml_names_is_there_inside(tmp_path: Path) -> None:
     place, memory = made.client(1), tmp_path / "other disk/memory"
     memory.mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path)
-    says = {"memory": str(memory), "data": "npz:mine.npz", "data_dir": str(tmp_path / "link"), "public": "../p.npz"}
+    says: dict[str, Any] = {
+        "memory": str(memory),
+        "data": "npz:mine.npz",
+        "data_dir": str(tmp_path / "link"),
+        "public": "../p.npz",
+    }
     says |= {"methods": ["fedproto", "code/mine.py:Mine", f"{tmp_path}/net.py:Net", "package.module:Other"]}
     path = place / "client.yaml"
     path.write_text(path.read_text() + yaml.safe_dump(says))
