@@ -28,6 +28,7 @@ from protofed.report.html.figures import write_figures
 from protofed.report.html.latex import latex, table_columns, table_environment
 from protofed.report.html.looks import plane
 from protofed.report.page.build import page
+from protofed.runs.failure import FailedRun
 from protofed.runs.folder import RunFolder, run_folders
 from protofed.runs.run import new_run
 from tests.support.command_line import TINY, invoke, refused, succeed
@@ -263,6 +264,77 @@ def test_a_damaged_file_is_one_line_that_names_it(comparison: Path, tmp_path: Pa
     (run / file).write_bytes(content)
     outcome = invoke(tmp_path, "report", "run")
     assert file in refused(outcome)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.yaml", b"a: [1"),
+        ("rounds.jsonl", b'{"round": 1}\n'),
+        ("result.json", b"{}"),
+        ("snapshot.safetensors", b"nothing"),
+        ("motion.safetensors", b"nothing"),
+        ("failure.json", b"[]"),
+    ],
+)
+def test_a_damaged_run_is_left_out_and_named(comparison: Path, tmp_path: Path, file: str, content: bytes) -> None:
+    folder = tmp_path / "both"
+    shutil.copytree(comparison, folder)
+    (folder / "fedavg-seed0" / file).write_bytes(content)
+    data = gather([folder])
+    assert {label: [run["seed"] for run in runs] for label, runs in data["lines"].items()} == {
+        "fedproto": [0, 1],
+        "fedavg": [1],
+    }
+    (said,) = data["incomplete"]
+    assert said.startswith("fedavg-seed0 cannot be read: ")
+    assert said.endswith("; it is in no number or figure")
+    assert [row["name"] for row in data["runs"] if row["state"] == "unreadable"] == ["fedavg-seed0"]
+    succeed(tmp_path, "report", "both")
+    succeed(tmp_path, "animate", "both", "--out", "moving.html")
+
+
+def test_of_each_line_only_runs_that_ended_are_shown(comparison: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "both"
+    shutil.copytree(comparison, folder)
+    for name in ("fedproto-seed0", "fedavg-seed0", "fedavg-seed1"):
+        (folder / name / "result.json").unlink()
+        rounds = folder / name / "rounds.jsonl"
+        rounds.write_text("".join(rounds.read_text().splitlines(keepends=True)[:2]))
+    FailedRun("fedavg", 1, "diverged", "the loss became nan", round=3).write(folder / "fedavg-seed1")
+    data = gather([folder])
+    assert data["score"] == "own/own/nearest"  # FedProto's own: no run of FedAvg has ended
+    assert [run["seed"] for run in data["lines"]["fedproto"]] == [1]
+    last = RunFolder(folder / "fedproto-seed1").played()[-1].per_client["own/own/nearest"]
+    assert data["clients"]["fedproto"]["values"][-1] == pytest.approx(last, rel=1e-3)
+    assert data["motion"]["runs"]["fedproto"]["curve"][-1][0] == 3
+    seen = Snapshot.read(folder / "fedproto-seed1" / "snapshot.safetensors")
+    assert data["looks"]["fedproto"]["confusion"] == seen.confusion.tolist()
+    endings = [run["ending"] for run in data["lines"]["fedavg"]]
+    assert endings == ["round 2 of 3", "diverged (round 3)"]
+    assert data["incomplete"] == [
+        "fedproto-seed0 was cut off after round 2 of 3; it is in no number or figure",
+        "fedavg-seed0 was cut off after round 2 of 3; "
+        "it is in no mean and no test, and figures have the rounds it played",
+        "fedavg-seed1: diverged (round 3): the loss became nan; "
+        "it is in no mean and no test, and figures have the rounds it played",
+    ]
+
+
+def test_notes_of_the_runs_and_of_the_study_are_in_the_report(comparison: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "both"
+    shutil.copytree(comparison, folder)
+    told = json.loads((folder / "compare.json").read_text())["notes"]
+    assert any(note.startswith("methods differ in bytes per round") for note in told)
+    file = folder / "fedavg-seed1/result.json"
+    values = json.loads(file.read_text()) | {"most_clusters": 1}
+    del values["digest"]
+    file.write_text(json.dumps(values))
+    data = gather([folder])
+    assert data["notes"] == [
+        *told,
+        "the clustering of fedavg found one prototype per class at every client in every round",
+    ]
 
 
 def test_a_look_of_another_form_is_refused(tmp_path: Path) -> None:

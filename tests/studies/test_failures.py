@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 
 from protofed.api import compare, sweep
 from protofed.engines.base import Engine
-from protofed.errors import DivergedError
+from protofed.errors import DivergedError, UserError
 from protofed.internal import tensor_files
 from protofed.methods import METHODS, method_class
 from protofed.report.html import gather
@@ -93,6 +93,46 @@ def test_resume_takes_a_failure_as_an_ending_and_plays_it_again_if_asked(
         json.loads((place / "c/fedavg-seed0/result.json").read_text()) for place in (tmp_path, tmp_path / "other")
     )
     assert first["accuracy"] == second["accuracy"]  # as if it had never failed
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "rounds.jsonl", "result.json", "failure.json"])
+def test_a_damaged_run_folder_takes_no_other_run_with_it(file: str, tmp_path: Path) -> None:
+    compared = ("compare", "--method", "fedavg,local", "--seeds", "1", *FLAGS, "--out", "c")
+    succeed(tmp_path, *compared)
+    damaged = tmp_path / "c/fedavg-seed0" / file
+    before = damaged.read_bytes() if damaged.exists() else None
+    damaged.write_text("[1\n")
+    if file != "result.json":
+        (tmp_path / "c/fedavg-seed0/result.json").unlink()
+    (tmp_path / "c/local-seed0/result.json").unlink()  # it is still to be finished
+    outcome = invoke(tmp_path, "resume", "c", "--quiet")
+    assert outcome.code == 3
+    assert f"failed: fedavg seed 0: invalid value 'c/fedavg-seed0{'/' * (file != 'rounds.jsonl')}" in outcome.err
+    assert (tmp_path / "c/local-seed0/result.json").is_file()
+    assert [line.split()[0] for line in outcome.out.splitlines() if line.startswith(("fedavg", "local"))] == [
+        "fedavg",
+        "local",
+    ]
+    (row,) = (row for row in json.loads((tmp_path / "c/compare.json").read_text())["rows"] if row["method"] == "fedavg")
+    assert (row["failed"], row["rounds"]) == (["failed"], [])
+    assert "fedavg-seed0 cannot be read" in (tmp_path / "c/report.html").read_text()
+    assert ("unreadable" in succeed(tmp_path, "watch", "c").out) == (file != "result.json")  # of which it reads nothing
+    if before is None:
+        damaged.unlink()
+    else:
+        damaged.write_bytes(before)
+    succeed(tmp_path, "resume", "c", "--quiet")  # as if nothing had been
+
+
+def test_no_error_of_the_report_takes_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise UserError("FILE", "x", "it cannot be drawn")
+
+    monkeypatch.setattr("protofed.report.html.write_report", broken)
+    outcome = invoke(tmp_path, "compare", "--method", "local", "--seeds", "1", *FLAGS, "--quiet", "--out", "c")
+    assert outcome.code == 0
+    assert "own/own/head" in outcome.out
+    assert outcome.err == "no report: invalid value 'x' for FILE: it cannot be drawn\n"
 
 
 def test_a_study_in_which_nothing_comes_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
