@@ -221,11 +221,38 @@ def test_a_run_that_was_cut_off_is_in_no_mean_no_test_and_no_table(comparison: P
         assert not cell["best"]  # there is nothing to compare it with
     assert len(data["incomplete"]) == 3
     (line,) = (line for line in latex(data).splitlines() if line.startswith("fedavg"))
-    assert not re.search(r"\d", line)
+    assert re.fullmatch(r"fedavg & cut off( & --)+ \\\\", line)
+    (line,) = (line for line in latex(data).splitlines() if line.startswith("fedproto"))
+    assert f"{whole[data['score']]['last']:.2f} ($n=1$)" in line
+    lost = "In no mean: fedproto cut off, 1 of 2; fedavg cut off."
+    assert lost in table_environment(data)
+    write_figures(data, tmp_path / "figures")
+    captions = (tmp_path / "figures/figures.tex").read_text()
+    assert captions.count(lost) == 4  # curves over rounds, bytes and seconds, and clients
+    assert "one seed" in captions
+    assert "over 0" not in captions
     axes = Figure().add_subplot()
     figures._curves(axes, data, data["score"], "rounds")
     drawn = {line.get_label(): np.asarray(line.get_ydata()).tolist() for line in axes.get_lines()}
     assert drawn == {"fedproto": data["lines"]["fedproto"][0]["curves"][data["score"]]}  # the seed that ended
+
+
+def test_figures_of_a_study_in_which_nothing_ended_say_so(comparison: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "both"
+    shutil.copytree(comparison, folder)
+    for run in folder.glob("*-seed*"):
+        (run / "result.json").unlink()
+        FailedRun(run.name.partition("-")[0], 0, "diverged", "the loss became nan", round=4).write(run)
+    data = gather([folder])
+    axes = Figure().add_subplot()
+    figures._curves(axes, data, data["score"], "rounds")
+    named = ["fedproto (diverged (round 4))", "fedavg (diverged (round 4))"]
+    assert [line.get_label() for line in axes.get_lines()] == named
+    axes = Figure().add_subplot()
+    figures._clients(axes, data, data["score"])
+    assert [label.get_text() for label in axes.get_yticklabels()] == named
+    assert "of runs that did not come to their end" in table_environment(data)
+    assert latex(data).count("diverged (round 4)") == 2
 
 
 def test_a_method_from_a_file_is_not_run_again(tmp_path: Path) -> None:
