@@ -494,6 +494,17 @@ def test_lines_are_ranked_within_their_setting(comparison: Path, tmp_path: Path)
         assert sorted(cell["best"] for cell in some) == [False, True]
 
 
+def test_a_rate_that_is_swept_is_ranked(comparison: Path, tmp_path: Path) -> None:
+    for rate in (0.01, 0.02):
+        folder = tmp_path / "swept" / f"lr={rate}" / "fedproto-seed0"
+        shutil.copytree(comparison / "fedproto-seed0", folder)
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        (folder / "config.yaml").write_text(yaml.safe_dump({**config, "lr": rate}))
+    rows = gather([tmp_path / "swept"])["summary"]
+    assert [(row["setting"], row["label"]) for row in rows] == [("", "fedproto lr=0.01"), ("", "fedproto lr=0.02")]
+    assert sorted(row["cells"]["own/own/head"]["best"] for row in rows) == [False, True]
+
+
 def drawn(data: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
     """The axes of each figure, by its name."""
     found: dict[str, list[Any]] = {}

@@ -187,22 +187,17 @@ def _place(name: str, names: Sequence[str]) -> int:
 def _labels(runs: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
     """Of each run the setting, and what its line is called: the method and what else differs, but for the seed.
 
-    A setting is of the options that a method has several values of: what is swept, not what is a method's own.
+    A setting is what runs are trained and tested on, as far as that differs: they are ranked within it.
     """
     told = [{**vars(run["experiment"]), "method": run["method"]} for run in runs]
     quiet = {"seed", "method", "params", *options("machine")}
     names = [name for name in options() if name not in quiet and len({str(one[name]) for one in told}) > 1]
-    swept = {
-        name
-        for name in names
-        if len({(one["method"], str(one[name])) for one in told}) > len({one["method"] for one in told})
-    }
     settings, labels = [], []
     for one in told:
         mine, same = one["params"], [other["params"] for other in told if other["method"] == one["method"]]
         differ = sorted({key for other in same for key in {*other, *mine} if other.get(key) != mine.get(key)})
         rest = [f"{name}={one[name]}" for name in names] + [f"{key}={mine.get(key)}" for key in differ]
-        settings.append(" ".join(f"{name}={one[name]}" for name in names if name in swept))
+        settings.append(" ".join(f"{name}={one[name]}" for name in names if name in options("data")))
         labels.append(" ".join([one["method"], *rest]))
     return settings, labels
 
