@@ -14,7 +14,7 @@ import protofed
 from protofed.errors import LONGEST, DivergedError, Failure, UserError, listed, missing_value, misused, unknown
 
 NAMES = [f"name{number}" for number in range(12)]
-PLACES = {"UserError": 2, "missing_value": 1, "misused": 1}
+PLACES = {"UserError": 2, "BusyError": 2, "missing_value": 1, "misused": 1}
 """What makes an error, and where its reason stands among the arguments; that of `unknown` is its own."""
 
 
@@ -74,7 +74,7 @@ def test_the_calls_are_found() -> None:
 def test_every_error_of_the_package_keeps_to_the_template(call: Call) -> None:
     argument, *rest = call.node.args
     assert _written(argument) != [""]
-    if call.name in ("UserError", "unknown"):
+    if call.name in ("UserError", "BusyError", "unknown"):
         literal = rest[0].value if isinstance(rest[0], ast.Constant) else ""
         assert literal is not None
         assert not isinstance(literal, bool)

@@ -59,7 +59,8 @@ def run(
         federation: your own clients instead of a dataset that is divided; `out` holds a copy.
         out: a folder to write, which `protofed resume` and the rest of the command line understand.
         quiet: show no progress.
-        on_round: is called with each `Round` when it has been played; returning True ends the run.
+        on_round: is called with each `Round` when it has been played; returning True ends the run,
+            as does a true of NumPy's or torch's; anything else lets it go on.
         **options: fields of `Experiment`.
 
     Returns:

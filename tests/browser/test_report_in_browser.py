@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from protofed.report.html import gather, write_report
+from protofed.runs.failure import FailedRun
 from tests.support.chromium import Chrome, barriers, dark, errors, opened, phone, requests, smallest_text, too_wide
 from tests.support.command_line import succeed
 
@@ -57,6 +59,13 @@ def count(browser: Chrome, selector: str) -> int:
 def texts(browser: Chrome, selector: str) -> list[str]:
     script = "return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)"
     return list(browser.execute_script(script, selector))
+
+
+def rows_of(browser: Chrome, section: str) -> list[str]:
+    """The rows of its table, the cells between strokes."""
+    cells = "[...row.children].map((one) => one.textContent).join('|')"
+    script = f"return [...document.querySelectorAll(arguments[0])].map((row) => {cells})"
+    return list(browser.execute_script(script, f"{section} tbody tr"))
 
 
 def data(browser: Chrome) -> dict[str, Any]:
@@ -302,6 +311,42 @@ def test_numbers_of_any_size_are_drawn(page: Path, browser: Chrome, tmp_path: Pa
     for box in ("#loss-logy", "#loss-logx"):
         assert (errors(browser), count(browser, "#costs[data-drawn=yes]")) == ([], 1)
         click(browser, box)
+
+
+def test_a_line_of_which_no_run_has_ended_says_so_wherever_it_is_drawn(
+    page: Path, browser: Chrome, tmp_path: Path
+) -> None:
+    folder = tmp_path / "some"
+    shutil.copytree(page.parent, folder)
+    for seed in (0, 1):
+        (folder / f"fedavg-seed{seed}" / "result.json").unlink()
+    FailedRun("fedavg", 1, "diverged", "the loss became nan", round=3).write(folder / "fedavg-seed1")
+    (folder / "mp-fedcl-seed0/result.json").unlink()
+    write_report(gather([folder]), tmp_path / "some.html")
+    browser.get((tmp_path / "some.html").as_uri())
+    assert errors(browser) == []
+    marked = "fedavg (round 4 of 4, diverged (round 3))"
+    for section in ("curves", "clients", "loss"):
+        assert [text.strip() for text in texts(browser, f"#{section} .legend button")] == [
+            "mp-fedcl",
+            "fedplcc",
+            marked,
+        ]
+    press(browser, "#curves .steps", "\ue010")  # End
+    assert marked in tip(browser)
+    (first, *_) = [text for text in texts(browser, "#top .warning") if "mp-fedcl" in text]
+    assert first == "mp-fedcl-seed0 was cut off after round 4 of 4; it is in no number or figure."
+
+
+def test_where_all_clients_test_one_model_on_one_set_there_is_no_worst_client(browser: Chrome) -> None:
+    def titles() -> list[str]:
+        return [text.split(" ▾")[0] for text in texts(browser, "#summary th button")]
+
+    select(browser, "page-score", "own/own/head")
+    assert titles()[2:4] == ["worst client", "spread"]
+    select(browser, "page-score", "global/all/head")
+    assert not {"worst client", "spread"} & {*titles()}
+    assert all(len(row.split("|")) == len(titles()) for row in rows_of(browser, "#summary"))
 
 
 def test_names_are_text(page: Path, browser: Chrome, tmp_path: Path) -> None:

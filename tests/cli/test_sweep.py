@@ -51,7 +51,7 @@ def test_every_setting_method_and_seed_has_a_run_folder(made: tuple[Path, Outcom
     runs = {f"batch_size={size},k={k}/mp-fedcl-seed{seed}" for size in (16, 32) for k in (1, 3) for seed in (0, 1)}
     runs |= {f"batch_size={size}/local-seed{seed}" for size in (16, 32) for seed in (0, 1)}
     assert {str(path.parent.relative_to(folder)) for path in folder.rglob("result.json")} == runs
-    files = {"sweep.yaml", "sweep.json", "sweep.csv", "sweep.png"}
+    files = {"sweep.yaml", "sweep.json", "sweep.csv", "tests.csv", "sweep.png"}
     assert {path.name for path in folder.iterdir() if path.is_file()} == files
 
 

@@ -57,6 +57,15 @@ def test_numbers_are_those_of_a_loop(lead: tuple[int, ...], classes: int, slots:
         assert told["drift"] is None
 
 
+@given(st.lists(st.floats(width=32), min_size=4, max_size=4))
+def test_what_is_no_number_is_not_said_of_a_model_that_diverges(values: list[float]) -> None:
+    now = Prototypes(torch.tensor(values).view(2, 1, 2), torch.ones(2, 1))
+    then = Prototypes(torch.zeros(2, 1, 2), torch.ones(2, 1))
+    drift = describe({"set": now}, {"set": then})["set"]["drift"]
+    assert drift is None or math.isfinite(drift)
+    assert (drift is None) == (not bool(now.vectors[:, 0].norm(dim=-1).double().sum().isfinite()))
+
+
 def test_nothing_is_said_of_no_sets() -> None:
     assert describe({}, {}) == {}
     assert counted({}) == {}

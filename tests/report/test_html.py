@@ -28,6 +28,7 @@ from protofed.report.html.figures import write_figures
 from protofed.report.html.latex import latex, table_columns, table_environment
 from protofed.report.html.looks import plane
 from protofed.report.page.build import page
+from protofed.runs.failure import FailedRun
 from protofed.runs.folder import RunFolder, run_folders
 from protofed.runs.run import new_run
 from tests.support.command_line import TINY, invoke, refused, succeed
@@ -220,11 +221,38 @@ def test_a_run_that_was_cut_off_is_in_no_mean_no_test_and_no_table(comparison: P
         assert not cell["best"]  # there is nothing to compare it with
     assert len(data["incomplete"]) == 3
     (line,) = (line for line in latex(data).splitlines() if line.startswith("fedavg"))
-    assert not re.search(r"\d", line)
+    assert re.fullmatch(r"fedavg & cut off( & --)+ \\\\", line)
+    (line,) = (line for line in latex(data).splitlines() if line.startswith("fedproto"))
+    assert f"{whole[data['score']]['last']:.2f} ($n=1$)" in line
+    lost = "In no mean: fedproto cut off, 1 of 2; fedavg cut off."
+    assert lost in table_environment(data)
+    write_figures(data, tmp_path / "figures")
+    captions = (tmp_path / "figures/figures.tex").read_text()
+    assert captions.count(lost) == 4  # curves over rounds, bytes and seconds, and clients
+    assert "one seed" in captions
+    assert "over 0" not in captions
     axes = Figure().add_subplot()
     figures._curves(axes, data, data["score"], "rounds")
     drawn = {line.get_label(): np.asarray(line.get_ydata()).tolist() for line in axes.get_lines()}
     assert drawn == {"fedproto": data["lines"]["fedproto"][0]["curves"][data["score"]]}  # the seed that ended
+
+
+def test_figures_of_a_study_in_which_nothing_ended_say_so(comparison: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "both"
+    shutil.copytree(comparison, folder)
+    for run in folder.glob("*-seed*"):
+        (run / "result.json").unlink()
+        FailedRun(run.name.partition("-")[0], 0, "diverged", "the loss became nan", round=4).write(run)
+    data = gather([folder])
+    axes = Figure().add_subplot()
+    figures._curves(axes, data, data["score"], "rounds")
+    named = ["fedproto (diverged (round 4))", "fedavg (diverged (round 4))"]
+    assert [line.get_label() for line in axes.get_lines()] == named
+    axes = Figure().add_subplot()
+    figures._clients(axes, data, data["score"])
+    assert [label.get_text() for label in axes.get_yticklabels()] == named
+    assert "of runs that did not come to their end" in table_environment(data)
+    assert latex(data).count("diverged (round 4)") == 2
 
 
 def test_a_method_from_a_file_is_not_run_again(tmp_path: Path) -> None:
@@ -263,6 +291,77 @@ def test_a_damaged_file_is_one_line_that_names_it(comparison: Path, tmp_path: Pa
     (run / file).write_bytes(content)
     outcome = invoke(tmp_path, "report", "run")
     assert file in refused(outcome)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.yaml", b"a: [1"),
+        ("rounds.jsonl", b'{"round": 1}\n'),
+        ("result.json", b"{}"),
+        ("snapshot.safetensors", b"nothing"),
+        ("motion.safetensors", b"nothing"),
+        ("failure.json", b"[]"),
+    ],
+)
+def test_a_damaged_run_is_left_out_and_named(comparison: Path, tmp_path: Path, file: str, content: bytes) -> None:
+    folder = tmp_path / "both"
+    shutil.copytree(comparison, folder)
+    (folder / "fedavg-seed0" / file).write_bytes(content)
+    data = gather([folder])
+    assert {label: [run["seed"] for run in runs] for label, runs in data["lines"].items()} == {
+        "fedproto": [0, 1],
+        "fedavg": [1],
+    }
+    (said,) = data["incomplete"]
+    assert said.startswith("fedavg-seed0 cannot be read: ")
+    assert said.endswith("; it is in no number or figure")
+    assert [row["name"] for row in data["runs"] if row["state"] == "unreadable"] == ["fedavg-seed0"]
+    succeed(tmp_path, "report", "both")
+    succeed(tmp_path, "animate", "both", "--out", "moving.html")
+
+
+def test_of_each_line_only_runs_that_ended_are_shown(comparison: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "both"
+    shutil.copytree(comparison, folder)
+    for name in ("fedproto-seed0", "fedavg-seed0", "fedavg-seed1"):
+        (folder / name / "result.json").unlink()
+        rounds = folder / name / "rounds.jsonl"
+        rounds.write_text("".join(rounds.read_text().splitlines(keepends=True)[:2]))
+    FailedRun("fedavg", 1, "diverged", "the loss became nan", round=3).write(folder / "fedavg-seed1")
+    data = gather([folder])
+    assert data["score"] == "own/own/nearest"  # FedProto's own: no run of FedAvg has ended
+    assert [run["seed"] for run in data["lines"]["fedproto"]] == [1]
+    last = RunFolder(folder / "fedproto-seed1").played()[-1].per_client["own/own/nearest"]
+    assert data["clients"]["fedproto"]["values"][-1] == pytest.approx(last, rel=1e-3)
+    assert data["motion"]["runs"]["fedproto"]["curve"][-1][0] == 3
+    seen = Snapshot.read(folder / "fedproto-seed1" / "snapshot.safetensors")
+    assert data["looks"]["fedproto"]["confusion"] == seen.confusion.tolist()
+    endings = [run["ending"] for run in data["lines"]["fedavg"]]
+    assert endings == ["round 2 of 3", "diverged (round 3)"]
+    assert data["incomplete"] == [
+        "fedproto-seed0 was cut off after round 2 of 3; it is in no number or figure",
+        "fedavg-seed0 was cut off after round 2 of 3; "
+        "it is in no mean and no test, and figures have the rounds it played",
+        "fedavg-seed1: diverged (round 3): the loss became nan; "
+        "it is in no mean and no test, and figures have the rounds it played",
+    ]
+
+
+def test_notes_of_the_runs_and_of_the_study_are_in_the_report(comparison: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "both"
+    shutil.copytree(comparison, folder)
+    told = json.loads((folder / "compare.json").read_text())["notes"]
+    assert any(note.startswith("methods differ in bytes per round") for note in told)
+    file = folder / "fedavg-seed1/result.json"
+    values = json.loads(file.read_text()) | {"most_clusters": 1}
+    del values["digest"]
+    file.write_text(json.dumps(values))
+    data = gather([folder])
+    assert data["notes"] == [
+        *told,
+        "the clustering of fedavg found one prototype per class at every client in every round",
+    ]
 
 
 def test_a_look_of_another_form_is_refused(tmp_path: Path) -> None:
@@ -393,6 +492,17 @@ def test_lines_are_ranked_within_their_setting(comparison: Path, tmp_path: Path)
     for setting in ("alpha=0.1", "alpha=10.0"):
         some = [row["cells"]["own/own/head"] for row in rows if row["setting"] == setting]
         assert sorted(cell["best"] for cell in some) == [False, True]
+
+
+def test_a_rate_that_is_swept_is_ranked(comparison: Path, tmp_path: Path) -> None:
+    for rate in (0.01, 0.02):
+        folder = tmp_path / "swept" / f"lr={rate}" / "fedproto-seed0"
+        shutil.copytree(comparison / "fedproto-seed0", folder)
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        (folder / "config.yaml").write_text(yaml.safe_dump({**config, "lr": rate}))
+    rows = gather([tmp_path / "swept"])["summary"]
+    assert [(row["setting"], row["label"]) for row in rows] == [("", "fedproto lr=0.01"), ("", "fedproto lr=0.02")]
+    assert sorted(row["cells"]["own/own/head"]["best"] for row in rows) == [False, True]
 
 
 def drawn(data: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from protofed.report.plots import COLOURS, colour, palette, sweep_plot
+from protofed.report.plots import COLOURS, colour, palette, sweep_figure, sweep_plot
 from protofed.studies.comparison import MethodRow
 from protofed.studies.spread import Spread
 from protofed.studies.sweeps import Sweep, SweepCell
@@ -91,6 +91,20 @@ def test_a_sweep_is_drawn_by_one_accuracy_and_its_axis_says_which(
     assert axes.get_ylabel().startswith("own/own/head in %")
     heights = [y for line in axes.get_lines() for y in np.asarray(line.get_ydata()).tolist()]
     assert min(heights) > 45  # nothing of the methods' own scores, which are 10
+
+
+@pytest.mark.parametrize(
+    ("seeds", "says"), [((2, 2), "2 seeds"), ((1, 1), "1 seed"), ((0, 2), "2 seeds"), ((1, 3), "1 to 3 seeds")]
+)
+def test_the_axis_of_a_sweep_says_how_many_seeds_its_means_are_of(seeds: tuple[int, int], says: str) -> None:
+    """The first cell may have lost some, or all."""
+    cells = [cell("fedavg", "own/own/head", {"own/own/head": 50.0}, alpha=alpha) for alpha in (1, 2)]
+    for one, number in zip(cells, seeds, strict=True):
+        one.row.accuracy.clear()
+        if number:
+            one.row.accuracy["own/own/head"] = Spread.of([50.0] * number)
+    (axes,) = sweep_figure(Sweep({"alpha": [1, 2]}, None, cells, [])).axes
+    assert axes.get_ylabel() == f"own/own/head in %, mean ± std of {says}"
 
 
 def _kept(drawn: list[matplotlib.figure.Figure], figure: matplotlib.figure.Figure, draft: Path) -> None:

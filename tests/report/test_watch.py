@@ -128,6 +128,22 @@ def test_a_study_ends_with_its_table(tmp_path: Path, study: Study[Any], waiting:
     assert look(folder).ended == (waiting == 0)
 
 
+def test_a_damaged_run_hides_no_other(tmp_path: Path) -> None:
+    folder = ask(tmp_path / "both", ComparisonStudy(["local", "fedavg"], EXPERIMENT, 1))
+    begin(folder / "local-seed0", replace(EXPERIMENT, method="local")).result.write_text("{}")
+    damaged = begin(folder / "fedavg-seed0")
+    damaged.rounds.write_text('{"round": 1, "loss": Infinity}\n')
+    (folder / "compare.json").write_text("{}")
+    view = look(folder)
+    assert {run.name: run.state for run in view.runs} == {"local-seed0": "ended", "fedavg-seed0": "unreadable"}
+    assert view.ended
+    shown = text_of(folder)
+    assert "fedavg-seed0 cannot be read: " in shown
+    assert "rounds.jsonl" in shown
+    with pytest.raises(UserError, match=r"rounds\.jsonl"):  # there is nothing else to show
+        look(damaged.path)
+
+
 def test_of_many_runs_those_that_go_on_or_failed_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "MOST", 1)
     folder = ask(tmp_path / "sweep", SweepStudy(["local"], EXPERIMENT, 1, grid={"alpha": [0.1, 1, 2]}))

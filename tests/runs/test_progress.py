@@ -7,9 +7,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from protofed.experiment import Experiment
+from protofed.runs.failure import FailedRun
 from protofed.runs.progress import Asking, Bar, Cell, Lines, Progress, Relay, Standing, progress, told_score
 from protofed.runs.result import Accuracy, Result
 from protofed.runs.run import new_run
@@ -162,14 +165,36 @@ def test_a_notebook_has_one_cell_that_is_replaced(monkeypatch: pytest.MonkeyPatc
     assert type(progress(quiet=True)) is Progress
 
 
+def test_a_notebook_keeps_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    display = SimpleNamespace(HTML=str, display=lambda *_, **__: SimpleNamespace(update=shown.append))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=ZMQInteractiveShell, display=display))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    cell = progress(quiet=False, runs=2)
+    cell.tell(FIRST)
+    cell.fail(FailedRun(FIRST.method, FIRST.seed, "diverged", "the loss became <nan>", round=2))
+    said = "fedavg seed 0: diverged (round 2): the loss became &lt;nan&gt;<br>"
+    assert shown[-1] == f'{said}<progress value="1" max="2"></progress> 1 of 2 runs'
+    cell.finish(result(replace(FIRST, seed=1)))
+    cell.end()
+    assert shown[-1] == f'{said}<progress value="2" max="2"></progress> 2 of 2 runs'
+
+
 def test_elsewhere_than_in_a_terminal_or_notebook_there_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(progress(quiet=False), Lines)
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
     assert isinstance(progress(quiet=False), Lines)
 
 
-@pytest.mark.parametrize(("answer", "stops"), [(True, True), (False, False), (None, False), (1, False)])
-def test_only_true_stops_a_run(answer: Any, stops: bool) -> None:
+@pytest.mark.parametrize(
+    ("answer", "stops"),
+    [
+        *[(True, True), (False, False), (None, False), (1, False), ("word", False)],
+        *[(np.bool_(True), True), (np.bool_(False), False), (np.array(True), True), (np.float64(1.0), False)],
+        *[(torch.tensor(True), True), (torch.tensor(False), False), (torch.tensor(1.0), False)],
+    ],
+)
+def test_only_what_is_true_stops_a_run(answer: Any, stops: bool) -> None:
     asking = Asking(Progress(), lambda _: answer)
     assert asking.stops(a_round(1)) is stops
     assert Relay(lambda _: None, asking.stops).stops(a_round(1)) is stops

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protofed.errors import UserError
+from protofed.prototypes import Prototypes
+from protofed.prototypes.describe import counted, describe
+from protofed.runs.folder import RunFolder
 from protofed.server.round import KEYS, Round
 from tests.support.made_rounds import a_round
 
@@ -47,6 +53,29 @@ def rounds(draw: st.DrawFn) -> Round:
 def test_what_is_written_is_read_back(played: Round) -> None:
     line = json.dumps(played.to_json(), allow_nan=False)
     assert Round.from_json(json.loads(line), played.round) == played
+
+
+vectors = st.lists(st.floats(width=32), min_size=2, max_size=2)
+
+
+@given(vectors, vectors)
+def test_a_round_of_a_model_that_diverges_is_written_and_read_back(now: list[float], then: list[float]) -> None:
+    """Prototypes of any size, also infinite ones, which losses that are still finite may have."""
+    sets = [{"global": Prototypes(torch.tensor(one).view(1, 1, 2), torch.ones(1, 1))} for one in (now, then)]
+    played = a_round(1, prototypes=describe(sets[0], sets[1]), clusters=counted(sets[0]))
+    with TemporaryDirectory() as place:
+        folder = RunFolder(Path(place))
+        folder.append_round(played)
+        assert folder.played() == [played]
+
+
+@given(st.sampled_from([math.inf, -math.inf, math.nan]), st.sampled_from(["seconds", "loss", "backdoor", "clock"]))
+def test_a_round_that_no_reader_would_take_is_not_written(value: float, name: str) -> None:
+    with TemporaryDirectory() as place:
+        folder = RunFolder(Path(place))
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            folder.append_round(a_round(1, **{name: value}))
+        assert folder.played() == []
 
 
 def test_fields_that_say_nothing_are_absent_and_infinity_is_null() -> None:

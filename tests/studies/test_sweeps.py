@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import itertools
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,7 @@ import protofed
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.report.plots import is_wide, lines_of, places_of
+from protofed.runs.result import Accuracy, Result
 from protofed.studies.comparison import MethodRow
 from protofed.studies.spread import Spread
 from protofed.studies.sweeps import Sweep, SweepCell, SweepStudy
@@ -141,6 +146,42 @@ def test_a_method_without_the_score_has_a_note() -> None:
     sweep = swept("own/all/nearest")
     assert sweep.notes() == ["theirs has no own/all/nearest, only own/own/head"]
     assert swept(None).notes() == []
+
+
+def ended(method: str, seed: int, value: float, clusters: int | None = None) -> Result:
+    """A run that came to a value."""
+    values: dict[str, Any] = {
+        **{"method": method, "dataset": "digits", "split": "iid", "clients": 1, "rounds": 3, "seed": seed},
+        **{"engine": "stacked", "device": "cpu", "model": "cnn", "params": {}, "model_parameters": [1]},
+        **{"client_memory": 0, "score": "own/own/head", "bytes_up": 0, "bytes_down": 0, "seconds": 1.0},
+    }
+    accuracy = {"own/own/head": Accuracy(value, value, value, 1, [value])}
+    return Result(**values, stopped="rounds", accuracy=accuracy, most_clusters=clusters)
+
+
+def test_lines_are_tested_against_the_best_of_the_same_data() -> None:
+    """A rate and a parameter of a method are what is compared, alpha makes another problem."""
+    grid = {"alpha": [0.1, 10], "lr": [0.01, 0.1], "k": [1]}
+    cells, results = [], []
+    for alpha, lr in itertools.product(grid["alpha"], grid["lr"]):
+        for method, setting in (("mp-fedcl", {"k": 1}), ("fedavg", {})):
+            values = [50 * (alpha > 1) + 100 * lr * (method == "fedavg") + seed for seed in (0, 1, 2)]
+            spread = Spread.of(values)
+            row = MethodRow(method, "own/own/head", [3] * 3, {"own/own/head": spread}, [], spread, spread, spread)
+            cells.append(SweepCell({"alpha": alpha, "lr": lr, **setting}, row))
+            results += [ended(method, seed, value, clusters=1) for seed, value in enumerate(values)]
+    sweep = Sweep(grid, None, cells, results)
+    found = sweep.tests()
+    assert [(one["setting"], one["best"]) for one in found[::3]] == [
+        ("alpha=0.1", "fedavg lr=0.1"),
+        ("alpha=10", "fedavg lr=0.1"),
+    ]
+    assert [one["other"] for one in found[:3]] == ["mp-fedcl lr=0.01 k=1", "fedavg lr=0.01", "mp-fedcl lr=0.1 k=1"]
+    assert [one["difference"] for one in found[:3]] == pytest.approx([10, 9, 10])
+    assert json.loads(sweep.to_json())["tests"] == found
+    rows = list(csv.DictReader(io.StringIO(sweep.files()["tests.csv"])))
+    assert [(row["setting"], row["other"]) for row in rows] == [(one["setting"], one["other"]) for one in found]
+    assert [note.split()[3] for note in sweep.notes()] == ["mp-fedcl", "fedavg"]  # each once, of the runs
 
 
 def test_values_have_their_place_on_the_axis() -> None:

@@ -246,11 +246,16 @@ def test_a_killed_worker_is_named_and_its_run_can_go_on(tmp_path: Path, whole: t
 
 
 @pytest.mark.usefixtures("impatient")
-def test_wrong_input_in_a_worker_is_the_usual_line(tmp_path: Path) -> None:
+def test_wrong_input_in_a_worker_is_a_failure_and_the_other_run_goes_on(
+    tmp_path: Path, whole: tuple[Path, list[int], Outcome]
+) -> None:
     write(tmp_path, "refuse")
-    outcome = invoke(tmp_path, "compare", *OPTIONS, "--jobs", "2", "--quiet")
-    assert outcome == (2, "", "error: invalid value '7' for --some-flag: it must be 8\n")
+    outcome = invoke(tmp_path, "compare", *OPTIONS, "--jobs", "2", "--out", "cut", "--quiet")
+    assert outcome.code == 3
+    assert "failed: meeting seed 1: invalid value '7' for --some-flag: it must be 8" in outcome.err.splitlines()
     assert gone(processes(tmp_path)[1])
+    assert (tmp_path / "cut/meeting-seed0/result.json").is_file()
+    check_resume(tmp_path, whole[0])  # when it has been put right
 
 
 @pytest.mark.usefixtures("impatient")

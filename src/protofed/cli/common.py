@@ -253,10 +253,8 @@ def finish(
     """Play, then show; Ctrl-C, the end of another process or of the GPU's memory says how to go on."""
     from torch import OutOfMemoryError
 
-    from protofed.runs.folder import RunFolder, run_folders
     from protofed.runs.result import Result
     from protofed.runs.run import Interrupted
-    from protofed.studies.kinds import kind_of
     from protofed.studies.workers import WorkerDied
 
     try:
@@ -268,18 +266,33 @@ def finish(
         raise typer.Exit(1 if isinstance(stop, WorkerDied | LostError | OutOfMemoryError) else 130) from None
     finally:
         shown.end()
-    failures = [] if isinstance(outcome, Result) else outcome.failures
-    if (kind := kind_of(folder)) and kind.reported:
-        from protofed.report.html import gather, write_report
-
-        if any(RunFolder(path).played() for path in run_folders(folder)):  # without a round there is nothing to draw
-            write_report(gather([folder]), folder / "report.html")
     show(outcome, folder, as_json)
-    if failures and not isinstance(outcome, Result):
-        for failed in failures:
+    if isinstance(outcome, Result):
+        return
+    draw(outcome, folder, as_json)
+    if outcome.failures:
+        for failed in outcome.failures:
             print(f"failed: {failed}", file=sys.stderr)
         print(f"play them again with: protofed resume {folder} --retry-failed", file=sys.stderr)
         raise typer.Exit(SOME_FAILED if outcome.results else 1)
+
+
+def draw(outcome: Finding, folder: Path, as_json: bool) -> None:
+    """Write the plot and the report of a study; what it came to is there also where that does not succeed."""
+    from protofed.report.html import gather, write_report
+    from protofed.report.paper_figures import plot
+    from protofed.studies.kinds import kind_of
+
+    kind = kind_of(folder)
+    try:
+        plot(outcome, folder)
+        if kind and kind.reported:
+            write_report(gather([folder]), folder / "report.html")
+    except UserError as error:
+        print(f"no report: {error}", file=sys.stderr)
+    else:
+        if not as_json and (folder / "report.html").is_file():
+            print(f"report: {folder / 'report.html'}")
 
 
 def show(outcome: Result | Finding, folder: Path, as_json: bool) -> None:
@@ -302,5 +315,3 @@ def show(outcome: Result | Finding, folder: Path, as_json: bool) -> None:
         for note in outcome.notes():
             print(f"note: {note}")
         print(f"runs: {folder}")
-        if (folder / "report.html").is_file():
-            print(f"report: {folder / 'report.html'}")

@@ -15,7 +15,7 @@ from protofed.internal.yaml_files import parse_yaml
 if TYPE_CHECKING:
     from protofed.runs.progress import Progress
     from protofed.studies.grid import GridStudy
-    from protofed.studies.study import Finding, Study
+    from protofed.studies.study import Study
 
     StudyT = TypeVar("StudyT", bound=GridStudy[Any])
 
@@ -62,11 +62,4 @@ def play_study(
     number = whole("--jobs", jobs, study.jobs)
     shown = log(progress(quiet, study.total(folder)))
 
-    def play() -> Finding:
-        from protofed.report.paper_figures import plot  # matplotlib can wait until there is something to draw
-
-        outcome: Finding = study.play(folder, shown, number)
-        plot(outcome, folder)
-        return outcome
-
-    finish(play, shown, folder, as_json)
+    finish(lambda: study.play(folder, shown, number), shown, folder, as_json)

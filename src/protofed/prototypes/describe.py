@@ -16,7 +16,7 @@ def describe(sets: Mapping[str, Prototypes], before: Mapping[str, Prototypes]) -
     """Of each set (server.round.Described): prototypes per class, share of padding, and how far class means have moved.
 
     `drift` is the mean distance to the class means of the set before, over the classes that both have; None without
-    any. Everything comes in one transfer from the device.
+    any, or where it is too large for a number. Everything comes in one transfer from the device.
     """
     numbers, parts = [], []
     for name, found in sets.items():
@@ -34,7 +34,7 @@ def describe(sets: Mapping[str, Prototypes], before: Mapping[str, Prototypes]) -
         each = [int(next(values)) for _ in range(classes)]
         grid, drift = classes * max(each, default=0), next(values)
         padded = 1 - sum(each) / grid if grid else 0.0
-        told[name] = {"each": each, "padded": padded, "drift": None if math.isnan(drift) else drift}
+        told[name] = {"each": each, "padded": padded, "drift": drift if math.isfinite(drift) else None}
     return told
 
 

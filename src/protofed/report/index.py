@@ -25,7 +25,7 @@ from protofed.runs.progress import seconds_left
 State = Literal["going on", "stopped", "ended", "failed", "unreadable"]
 FILES = (
     *("config.yaml", "rounds.jsonl", "result.json", "failure.json", "profile.json"),
-    *("snapshot.safetensors", "look.safetensors"),
+    *("snapshot.safetensors", "look.safetensors", "motion.safetensors"),
 )
 """What a run's row and its pictures are made of."""
 

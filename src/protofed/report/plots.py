@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protofed.internal.atomic_files import write_file
+from protofed.internal.words import counted
 from protofed.studies.choose_k import Choice
 from protofed.studies.sweeps import Sweep, SweepCell
 
@@ -98,12 +99,18 @@ def sweep_figure(sweep: Sweep) -> Figure:
         axes.set_xscale("log")
         axes.minorticks_off()
     axes.set_xticks(places, [str(value) for value in values])
-    seeds = len(sweep.cells[0].row.rounds)
-    axes.set(xlabel=first, ylabel=f"{score} in %, mean ± std of {seeds} seed{'s' * (seeds > 1)}")
+    axes.set(xlabel=first, ylabel=f"{score} in %, mean ± std of {_seeds_of(sweep, score)}")
     axes.grid(alpha=0.3)
     if axes.has_data():
         axes.legend(fontsize=8)
     return figure
+
+
+def _seeds_of(sweep: Sweep, score: str) -> str:
+    """How many seeds a place of the plot is the mean of; fewer where some failed."""
+    found = {len(cell.row.accuracy[score].values) for cell in sweep.cells if score in cell.row.accuracy}
+    least, most = min(found, default=0), max(found, default=0)
+    return counted(most, "seed") if least == most else f"{least} to {counted(most, 'seed')}"
 
 
 @plot.register

@@ -35,13 +35,14 @@ class Watched:
     scores: list[float]  # of each round that was evaluated
     accuracy: Mapping[str, float]  # in the last of them
     seconds_left: float | None  # none before the first round
-    state: Literal["going on", "stopped", "ended", "failed"]
+    state: Literal["going on", "stopped", "ended", "failed", "unreadable"]
     failure: str = ""  # how it failed
+    reason: str = ""  # why it cannot be read
 
     @property
     def ended(self) -> bool:
         """Whether nothing more comes of it by itself."""
-        return self.state in ("ended", "failed")
+        return self.state in ("ended", "failed", "unreadable")
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,18 @@ def look(folder: Path) -> View:
     if kind is None:
         names = ", ".join(known.config(folder).name for known in KINDS)
         raise UserError("DIR", str(folder), f"it is not the folder of runs: it has none of config.yaml, {names}")
-    runs = [_run(path, str(path.relative_to(folder))) for path in run_folders(folder, trials=True)]
+    runs = [_readable(path, str(path.relative_to(folder))) for path in run_folders(folder, trials=True)]
     waiting = max(0, (kind.open(folder).size() or 0) - len(runs))
     ended = (folder / kind.end).is_file() and not waiting and all(run.ended for run in runs)
     return View(str(folder), runs, waiting, ended)
+
+
+def _readable(path: Path, name: str) -> Watched:
+    """One run of several; a damaged file must not hide the others."""
+    try:
+        return _run(path, name)
+    except UserError as error:
+        return Watched(name, 0, 0, [], "", [], {}, None, "unreadable", reason=str(error))
 
 
 def _run(path: Path, name: str) -> Watched:
@@ -105,6 +114,7 @@ def table(view: View) -> TextTable:
     if len(view.runs) > MOST:
         shown = [run for run in view.runs if run.state != "ended"]
         below = f"{len(view.runs) - len(shown)} ended, {below}".removesuffix(", ")
+    below = "\n".join([below, *(f"{run.name} cannot be read: {run.reason}" for run in shown if run.reason)]).strip()
     rows = []
     for run in shown:
         loss = f"{run.losses[-1]:.3f}" if run.losses else ""

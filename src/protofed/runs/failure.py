@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from protofed.errors import DivergedError
+from protofed.errors import DivergedError, UserError
 from protofed.experiment import Experiment
 from protofed.internal.atomic_files import write_text
 from protofed.internal.digests import json_with_digest
@@ -76,6 +76,8 @@ class FailedRun:
         if isinstance(error, DivergedError):
             number = error.round or number
             return cls(method.name, seed, "diverged", error.where or _line(error), number, error.client, method.advice)
+        if isinstance(error, UserError):
+            return cls(method.name, seed, "failed", _line(error), number, advice=error.hint or "")
         if type(error).__name__ == "OutOfMemoryError":  # torch's
             return cls(method.name, seed, "failed", "the GPU's memory is full", number, advice=FEWER)
         return cls(method.name, seed, "failed", f"{type(error).__name__}: {_line(error)}".rstrip(": "), number)

@@ -27,6 +27,10 @@ TUNING = "tuning"
 """The folder of a study whose runs only chose values for others."""
 
 
+class BusyError(UserError):
+    """A run that another process is playing."""
+
+
 class RunFolder:
     """Reads and writes one run."""
 
@@ -73,7 +77,7 @@ class RunFolder:
                 fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 claim.close()
-                raise UserError("DIR", str(self.path), "another process is running it") from None
+                raise BusyError("DIR", str(self.path), "another process is running it") from None
             except OSError:  # a file system without locks
                 pass
             self._claim = claim
@@ -141,7 +145,8 @@ class RunFolder:
 
 
 def _line(played: Round) -> str:
-    return json_with_digest(json.dumps(played.to_json())) + "\n"
+    """A line that is JSON: no reader takes what Python writes for infinity."""
+    return json_with_digest(json.dumps(played.to_json(), allow_nan=False)) + "\n"
 
 
 def run_folders(folder: Path, trials: bool = False) -> list[Path]:

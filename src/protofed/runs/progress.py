@@ -83,6 +83,9 @@ class Relay(Progress):
 OnRound = Callable[[Round], bool | None]
 """What a user wants called after every round; True ends the run."""
 
+BOOLEANS = ("bool", "torch.bool")
+"""What Python, NumPy and torch call the type of what is true or false."""
+
 
 class CallbackError(Exception):
     """A user's function has raised its cause: that ends everything, and is no failure of a run."""
@@ -99,9 +102,10 @@ class Asking(Progress):
         self.shown.tell(standing)
 
     def stops(self, played: Round) -> bool:
-        """Only True ends a run: a function that returns nothing lets it go on."""
+        """Only what is true ends a run, not any value that counts as such: `file.write` returns a number, say."""
         try:
-            return self.on_round(played) is True
+            answer = self.on_round(played)
+            return str(getattr(answer, "dtype", type(answer).__name__)) in BOOLEANS and bool(answer)
         except Exception as error:
             raise CallbackError from error
 
@@ -231,6 +235,7 @@ class Cell(Progress):
         display: Any = import_module("IPython.display")
         self.runs, self.finished = runs, 0
         self.running: dict[str, Standing] = {}
+        self.failed: list[FailedRun] = []
         self.html, self.at = display.HTML, time.monotonic()
         self.handle = display.display(self.html(""), display_id=True)
 
@@ -246,12 +251,20 @@ class Cell(Progress):
         self.finished += 1
         self._show()
 
+    def fail(self, failed: FailedRun) -> None:
+        """The same, and what happened, which stays."""
+        self.running.pop(failed.name, None)
+        self.failed.append(failed)
+        self.finished += 1
+        self._show()
+
     def end(self) -> None:
         """What is left in the cell."""
         self._show()
 
     def _show(self) -> None:
-        lines = [_line_of(standing) for standing in self.running.values()]
+        lines = [escape(f"{failed.name}: {failed.short}: {failed.reason}") for failed in self.failed]
+        lines += [_line_of(standing) for standing in self.running.values()]
         if self.runs > 1:
             lines.append(f"{_gauge(self.finished, self.runs)} {self.finished} of {self.runs} runs")
         self.handle.update(self.html("<br>".join(lines)))

@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from protofed.evaluation.names import lower_is_better
 from protofed.experiment import Experiment
 from protofed.internal.higher import ask
 from protofed.methods import METHODS, method_class, parameters
@@ -21,7 +20,7 @@ from protofed.runs.failure import FailedRun, score_of
 from protofed.runs.result import FURTHER, Result
 from protofed.studies.frames import frame_of
 from protofed.studies.grid import Grid, GridStudy, Setting, check_values, task_of, with_values
-from protofed.studies.significance import against_best
+from protofed.studies.significance import tests_csv, tests_of
 from protofed.studies.spread import Spread
 from protofed.studies.tuning import Tuned, Tuning, tuning_csv, tuning_notes
 from protofed.studies.workers import Ending, Task
@@ -171,16 +170,10 @@ class Comparison:
 
         Diagnostics are not compared. `p_holm` is corrected for all methods that are compared with the best.
         """
-        found = []
-        for score in dict.fromkeys(name for row in self.rows for name in row.accuracy if name not in row.diagnostic):
-            lines: dict[str, dict[int, float]] = {}
-            for run in self.results:
-                if score in run.accuracy and not run.accuracy[score].diagnostic:
-                    lines.setdefault(run.method, {})[run.seed] = run.accuracy[score].last
-            best, tests = against_best(lines, lower_is_better(score))
-            for other, test in tests.items():
-                found.append({"score": score, "best": best, "other": other, **dataclasses.asdict(test)})
-        return found
+        lines: dict[str, list[Result]] = {}
+        for run in self.results:
+            lines.setdefault(run.method, []).append(run)
+        return tests_of(lines)
 
     def to_csv(self) -> str:
         """Return the text of compare.csv: one line per method and quantity."""
@@ -202,13 +195,7 @@ class Comparison:
 
     def files(self) -> dict[str, str]:
         """What is written into its folder."""
-        text = io.StringIO()
-        tests = self.tests()
-        if tests:
-            writer = csv.DictWriter(text, list(tests[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(tests)
-        files = {"compare.json": self.to_json(), "compare.csv": self.to_csv(), "tests.csv": text.getvalue()}
+        files = {"compare.json": self.to_json(), "compare.csv": self.to_csv(), "tests.csv": tests_csv(self.tests())}
         return files | ({"tuning.csv": tuning_csv(self.tuned)} if self.tuned else {})
 
 

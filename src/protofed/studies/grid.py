@@ -225,6 +225,11 @@ def is_option(name: str) -> bool:
     return name.startswith("option.") or name in OPTIONS
 
 
+def is_of_data(name: str) -> bool:
+    """Whether a swept name decides what runs are trained and tested on: only runs on the same are compared."""
+    return is_option(name) and bare_name(name) in options("data")
+
+
 def bare_name(name: str) -> str:
     """A varied name without the word that says what it is of."""
     return name.removeprefix("option.").removeprefix("params.")

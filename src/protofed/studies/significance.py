@@ -6,10 +6,18 @@ stand beside every p.
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from protofed.evaluation.names import lower_is_better
+
+if TYPE_CHECKING:
+    from protofed.runs.result import Result
 
 SURE = 0.05
 """Below this a difference is called clear."""
@@ -90,3 +98,38 @@ def against_best(lines: Mapping[str, Mapping[int, float]], lower: bool = False) 
     best = (min if lower else max)(lines, key=lambda name: statistics.fmean(lines[name].values()))
     others = [name for name in lines if name != best]
     return best, dict(zip(others, corrected([paired(lines[best], lines[name]) for name in others]), strict=True))
+
+
+def tests_of(lines: Mapping[str, Sequence[Result]]) -> list[dict[str, Any]]:
+    """For each accuracy the line with the best mean against the others that have it, paired over seeds.
+
+    Diagnostics are not compared. `p_holm` is corrected for all lines that are compared with the best.
+
+    Args:
+        lines: the runs of each, by name.
+    """
+    found = []
+    for score in dict.fromkeys(name for runs in lines.values() for run in runs for name in run.accuracy):
+        values = {
+            name: {run.seed: run.accuracy[score].last for run in runs if _ranked(run, score)}
+            for name, runs in lines.items()
+        }
+        if having := {name: seeds for name, seeds in values.items() if seeds}:
+            best, tests = against_best(having, lower_is_better(score))
+            found += [{"score": score, "best": best, "other": other, **asdict(test)} for other, test in tests.items()]
+    return found
+
+
+def _ranked(run: Result, score: str) -> bool:
+    """Whether a run has an accuracy, by a rule of the method's own."""
+    return score in run.accuracy and not run.accuracy[score].diagnostic
+
+
+def tests_csv(tests: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each test; nothing where there is none."""
+    text = io.StringIO()
+    if tests:
+        writer = csv.DictWriter(text, list(tests[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(tests)
+    return text.getvalue()

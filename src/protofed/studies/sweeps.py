@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,8 @@ from protofed.runs.failure import FailedRun
 from protofed.runs.result import Result, common_score
 from protofed.studies.comparison import CUT_SHORT, MethodRow, parted, rows_of, summary_of
 from protofed.studies.frames import frame_of
-from protofed.studies.grid import Grid, GridStudy, Setting, text_of
+from protofed.studies.grid import Grid, GridStudy, Setting, is_of_data, text_of
+from protofed.studies.significance import tests_csv, tests_of
 from protofed.studies.workers import Ending
 
 if TYPE_CHECKING:
@@ -118,13 +120,28 @@ class Sweep:
             early = sum(run.stopped == limit for run in self.results)
             if early:
                 notes.append(f"the {limit} cut rounds short in {early} of {len(self.results)} runs")
-        return notes
+        return [*notes, *dict.fromkeys(note for run in self.results for note in run.notes())]
+
+    def tests(self) -> list[dict[str, Any]]:
+        """Test the line with the best mean of each score against the others, paired over seeds, on the same data.
+
+        A line is a method with what else is varied. `setting` says which data: runs on other data are not compared.
+        """
+        settings: dict[str, dict[str, list[Result]]] = {}
+        runs = iter(self.results)
+        for cell in self.cells:
+            data = {name: value for name, value in cell.setting.items() if is_of_data(name)}
+            rest = {name: value for name, value in cell.setting.items() if name not in data}
+            line = " ".join(filter(None, [cell.method, text_of(rest)]))
+            settings.setdefault(text_of(data), {})[line] = list(itertools.islice(runs, len(cell.row.rounds)))
+        return [{"setting": text, **test} for text, lines in settings.items() for test in tests_of(lines)]
 
     def to_json(self) -> str:
         """The text of sweep.json."""
         cells = [{"setting": cell.setting, **dataclasses.asdict(cell.row)} for cell in self.cells]
         runs = [{"method": r.method, "seed": r.seed, "folder": r.folder} for r in self.results]
-        values = {"grid": self.grid, "score": self.score, "cells": cells, "notes": self.notes(), "runs": runs}
+        values = {"grid": self.grid, "score": self.score, "cells": cells, "notes": self.notes(), "tests": self.tests()}
+        values["runs"] = runs
         values["failures"] = [dataclasses.asdict(failed) for failed in self.failures]
         return json.dumps(values, indent=2) + "\n"
 
@@ -144,7 +161,7 @@ class Sweep:
 
     def files(self) -> dict[str, str]:
         """What is written into its folder, but for the plot."""
-        return {"sweep.json": self.to_json(), "sweep.csv": self.to_csv()}
+        return {"sweep.json": self.to_json(), "sweep.csv": self.to_csv(), "tests.csv": tests_csv(self.tests())}
 
 
 def _own(row: MethodRow) -> list[str]:

@@ -25,7 +25,7 @@ from protofed.errors import DivergedError, Failure, NotWrittenError, UserError
 from protofed.experiment import Experiment
 from protofed.methods import method_class
 from protofed.runs.failure import FEWER, FailedRun
-from protofed.runs.folder import RunFolder
+from protofed.runs.folder import BusyError, RunFolder
 from protofed.runs.progress import CallbackError, Progress, Relay, Standing, label
 from protofed.runs.result import Result
 from protofed.runs.run import Interrupted, new_run
@@ -113,11 +113,17 @@ def prepare(experiment: Experiment, path: Path | None) -> Callable[[Progress], E
 
 
 def play_one(task: Task, progress: Progress) -> Ending:
-    """A run to one of its endings; what a user or wrong input stops is raised."""
+    """A run to one of its endings; what a user stops is raised, and what every other run would meet too.
+
+    Wrong input, such as a damaged file in its folder, is a failure that is not written there: when it has been put
+    right, the run goes on as it would have.
+    """
     try:
         return prepare(task.experiment, task.folder)(progress)
-    except (Interrupted, UserError, NotWrittenError, CallbackError, KeyboardInterrupt):
+    except (Interrupted, BusyError, NotWrittenError, CallbackError, KeyboardInterrupt):
         raise
+    except UserError as error:
+        return named(task, FailedRun.of(task.experiment, error))
     except Exception as error:
         if not isinstance(error, DivergedError):
             traceback.print_exc()
@@ -128,6 +134,11 @@ def failed_at(task: Task, failed: FailedRun) -> FailedRun:
     """A failure with all that its task knows, kept in the run's folder."""
     if task.folder is not None:
         failed.write(task.folder)
+    return named(task, failed)
+
+
+def named(task: Task, failed: FailedRun) -> FailedRun:
+    """A failure with all that its task knows."""
     return replace(failed, setting=task.setting, folder=None if task.folder is None else str(task.folder))
 
 
@@ -310,7 +321,7 @@ def serve() -> None:
 def _play(task: Task, progress: Progress) -> Ending | Failure:
     try:
         return play_one(task, progress)
-    except (Interrupted, UserError, NotWrittenError) as error:
+    except (Interrupted, BusyError, NotWrittenError) as error:
         return Failure.of(error)
 
 

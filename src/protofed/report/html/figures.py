@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofed.internal.atomic_files import write_text
-from protofed.report.html.latex import figure_environments, spread_of, table_environment
+from protofed.report.html.latex import figure_environments, lost_of, spread_of, table_environment
 from protofed.report.plots import MARKERS, colour, palette
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def write_figures(data: Mapping[str, Any], folder: Path, columns: Sequence[str] 
 
     def add(name: str, caption: str, draw: Callable[[Axes], None]) -> None:
         made.extend(_figure(folder, name, draw, height if name in named else SIZE[1]))
-        captions[name] = caption
+        captions[name] = f"{caption}{lost_of(data)}" if name in named else caption
 
     score = data["score"]
     named, height = (*(f"curves-{over}" for over in OVER), "clients"), max(SIZE[1], 0.11 * len(data["lines"]))
@@ -109,7 +109,7 @@ def _curves(axes: Axes, data: Mapping[str, Any], score: str, over: str) -> None:
         ys = np.array([run["curves"][score][: len(rounds)] for run in having], dtype=float)
         x, mean = np.mean(xs, axis=0), ys.mean(0)
         style = styles[label]
-        axes.plot(x, mean, color=style.colour, linestyle=style.dashes, linewidth=1.2, label=label)
+        axes.plot(x, mean, color=style.colour, linestyle=style.dashes, linewidth=1.2, label=_called(label, runs))
         if len(having) > 1:
             std = ys.std(0, ddof=1)
             axes.fill_between(x, mean - std, mean + std, color=style.colour, alpha=0.18, linewidth=0)
@@ -125,9 +125,14 @@ def _curves(axes: Axes, data: Mapping[str, Any], score: str, over: str) -> None:
 
 
 def _ended(lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """The runs that came to their end, for no other is in a figure; or all, if none did."""
-    ended = {label: [run for run in runs if run["complete"]] for label, runs in lines.items()}
-    return {label: runs for label, runs in ended.items() if runs} or lines
+    """The lines of which a run came to its end, for no other is in a figure; or all, if there is none."""
+    return {label: runs for label, runs in lines.items() if runs[0]["complete"]} or lines
+
+
+def _called(label: str, runs: Sequence[Mapping[str, Any]]) -> str:
+    """A line's name, with how its runs ended where none came to its end."""
+    unfinished = dict.fromkeys(run["ending"] for run in runs if not run["complete"])
+    return f"{label} ({', '.join(unfinished)})" if unfinished else label
 
 
 def _clients(axes: Axes, data: Mapping[str, Any], score: str) -> None:
@@ -138,7 +143,8 @@ def _clients(axes: Axes, data: Mapping[str, Any], score: str) -> None:
         heights = [number + ((client * 7) % 11 - 5) / 30 for client in range(len(values))]
         axes.scatter(values, heights, s=8, alpha=0.6, color=styles[label].colour, label=label)
         axes.plot([sum(values) / len(values)] * 2, [number - 0.3, number + 0.3], color="black", linewidth=1.2)
-    axes.set_yticks(range(len(found)), list(found), fontsize=5 if len(found) > LINES else 7)
+    names = [_called(label, data["lines"][label]) for label in found]
+    axes.set_yticks(range(len(found)), names, fontsize=5 if len(found) > LINES else 7)
     axes.set_xlabel(f"{score} of a client, %", fontsize=8)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protofed.errors import unknown
+from protofed.report.outcome_tables import ended_text
 from protofed.studies.significance import SURE
 
 COLUMNS = 4
@@ -18,6 +19,8 @@ COSTS = {"bytes": "MB", "seconds": "s"}
 def table_columns(data: Mapping[str, Any], asked: Sequence[str] = ()) -> list[str]:
     """The columns of the table: those asked for, or the common accuracy and, of the others, the first few that differ.
 
+    Where no run came to its end, the common accuracy alone, in whose column the table says how they ended.
+
     Raises:
         UserError: there is no such column.
     """
@@ -29,16 +32,17 @@ def table_columns(data: Mapping[str, Any], asked: Sequence[str] = ()) -> list[st
     shown: dict[str, list[str]] = {}
     own = {row["score"] for row in data["summary"]}
     for name in sorted(data["scores"], key=lambda name: (name != data["score"], name not in own)):
-        cells = [_cell(row["cells"].get(name)) for row in data["summary"]]
+        cells = [_cell(row, name) for row in data["summary"]]
         if cells not in shown.values() and any(name in row["cells"] for row in data["summary"]):
             shown[name] = cells
-    return list(shown)[:COLUMNS]
+    return list(shown)[:COLUMNS] or [data["score"]]
 
 
 def latex(data: Mapping[str, Any], columns: Sequence[str] = ()) -> str:
     """The summary as a tabular in booktabs' style.
 
-    The best mean of each setting is bold, a diagnostic has a star, and what is clearly below the best a dagger.
+    The best mean of each setting is bold, a diagnostic has a star, and what is clearly below the best a dagger. A line
+    of which no run came to its end says how they ended; a mean of fewer seeds than were run has their number.
     """
     rows, shown = data["summary"], table_columns(data, columns)
     lines = [f"\\begin{{tabular}}{{l{'r' * len(shown)}}}", "\\toprule"]
@@ -47,7 +51,9 @@ def latex(data: Mapping[str, Any], columns: Sequence[str] = ()) -> str:
     for number, row in enumerate(rows):
         if not number or row["setting"] != rows[number - 1]["setting"]:
             lines.append("\\midrule")
-        cells = [_cost(row, name) if name in COSTS else _cell(row["cells"].get(name)) for name in shown]
+        cells = [_cost(row, name) if name in COSTS else _cell(row, name) for name in shown]
+        if not row["seeds"]:
+            cells[0] = escaped(", ".join(dict.fromkeys(row["failed"])))
         lines.append(" & ".join([escaped(row["label"]), *cells]) + " \\\\")
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 
@@ -56,7 +62,9 @@ def table_environment(data: Mapping[str, Any], columns: Sequence[str] = ()) -> s
     """The table with its caption; it is made narrower where it would not fit the width of the text."""
     about = ", ".join(f"{name} {value}" for name, value in data["about"].items())
     text = latex(data, columns)
-    words = f"Accuracy in percent after the last round, {spread_of(data)} ({about}). Bold: the best mean."
+    words = (
+        f"Accuracy in percent after the last round, {spread_of(data)} ({about}). Bold: the best mean.{lost_of(data)}"
+    )
     if "$^\\dagger$" in text:
         words += f" {DAGGER}: below the best, p < {SURE:g} (paired t-test over seeds, Holm)."
     if "$^*$" in text:
@@ -79,17 +87,28 @@ def figure_environments(captions: Mapping[str, str]) -> str:
 
 def spread_of(data: Mapping[str, Any]) -> str:
     """What numbers are the mean of."""
-    seeds = sorted({row["seeds"] for row in data["summary"]})
+    seeds = sorted({row["seeds"] for row in data["summary"]} - {0})
+    if not seeds:
+        return "of runs that did not come to their end"
     if seeds == [1]:
         return "one seed"
     number = " to ".join(map(str, dict.fromkeys([*seeds[:1], *seeds[-1:]])))
     return f"mean and sample standard deviation over {number} seeds"
 
 
-def _cell(cell: Mapping[str, Any] | None) -> str:
+def lost_of(data: Mapping[str, Any]) -> str:
+    """Which runs are in no number, and how they ended; a sentence of its own, or nothing."""
+    lost = [f"{row['label']} {ended_text(row['failed'], row['runs'])}" for row in data["summary"] if row["failed"]]
+    return f" In no mean: {'; '.join(lost)}." if lost else ""
+
+
+def _cell(row: Mapping[str, Any], name: str) -> str:
+    cell = row["cells"].get(name)
     if cell is None:
         return "--"
     value = f"{cell['mean']:.2f}" + ("" if cell["std"] is None else f" $\\pm$ {cell['std']:.2f}")
+    if len(cell["values"]) < row["runs"]:
+        value += f" ($n={len(cell['values'])}$)"
     if cell["best"]:
         return f"\\textbf{{{value}}}"
     if cell["diagnostic"]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from protofed.evaluation.snapshot import Snapshot
-from protofed.report.html.run_data import short
+from protofed.report.html.run_data import Lines, short
 from protofed.report.index import version_of
 from protofed.runs.folder import RunFolder
 
@@ -16,16 +16,17 @@ SAME = 1e-9
 """Features that differ by less than this part of their length lie in one point."""
 
 
-def looks_of(lines: Mapping[str, Sequence[Path]]) -> dict[str, dict[str, Any]]:
+def looks_of(lines: Lines) -> dict[str, dict[str, Any]]:
     """How the first complete run of each line ended, of those lines that have one.
 
     Args:
-        lines: the folders of each line's runs, by its label.
+        lines: the runs that are drawn.
 
     Raises:
         UserError: the file of a snapshot is damaged.
     """
-    found = {label: [path for path in paths if RunFolder(path).snapshot.is_file()] for label, paths in lines.items()}
+    every = {label: [run["path"] for run in runs] for label, runs in lines.items()}
+    found = {label: [path for path in paths if RunFolder(path).snapshot.is_file()] for label, paths in every.items()}
     return {label: _look(paths[0], version_of(paths[0])) for label, paths in found.items() if paths}
 
 

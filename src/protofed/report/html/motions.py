@@ -1,21 +1,19 @@
-"""The motion of the lines of a page: the first run of each, with the curve of the accuracy that all have."""
+"""The motion of the lines of a page: a run of each, with the curve of the accuracy that all have."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from protofed.report.html.run_data import comparable, read_run
+from protofed.report.html.run_data import Lines, shared_score
 from protofed.report.motion import MovingLine, gather_motion
-from protofed.runs.result import common_score
+from protofed.runs.folder import RunFolder
 
 
-def motions_of(lines: Mapping[str, Sequence[Path]]) -> dict[str, Any] | None:
-    """What `gather_motion` finds.
+def motions_of(lines: Lines) -> dict[str, Any] | None:
+    """What `gather_motion` finds of the first run of each line that has kept something.
 
     Args:
-        lines: the folders of each line's runs, by its label.
+        lines: the runs that are drawn.
 
     Returns:
         Plain data; None where no run has kept anything.
@@ -23,10 +21,11 @@ def motions_of(lines: Mapping[str, Sequence[Path]]) -> dict[str, Any] | None:
     Raises:
         UserError: a file of it is damaged.
     """
-    score = common_score([comparable(read_run(path)) for paths in lines.values() for path in paths])
+    score = shared_score(lines)
     told = []
-    for label, paths in lines.items():
-        run = read_run(paths[0])
-        name = score if score in run["curves"] else run["score"]
-        told.append(MovingLine(label, paths, name, run["tested"], run["curves"].get(name, [])))
+    for label, runs in lines.items():
+        run = next((run for run in runs if RunFolder(run["path"]).motion.is_file()), None)
+        if run is not None:
+            name = score if score in run["curves"] else run["score"]
+            told.append(MovingLine(label, run["path"], name, run["tested"], run["curves"].get(name, [])))
     return gather_motion(told)

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from protofed.errors import UserError
+from protofed.evaluation.motion import Motion
+from protofed.evaluation.snapshot import Snapshot
 from protofed.experiment import Experiment
 from protofed.internal.schema import fits, read_json
 from protofed.internal.yaml_files import read_yaml
@@ -17,8 +19,11 @@ from protofed.methods import METHODS, method_class
 from protofed.report.index import version_of
 from protofed.runs.failure import FailedRun
 from protofed.runs.folder import RunFolder
-from protofed.runs.result import Accuracy, Result, further, summarise
+from protofed.runs.result import Accuracy, Result, common_score, further, summarise
 from protofed.server.round import Round
+
+Lines = Mapping[str, Sequence[Mapping[str, Any]]]
+"""The runs of each line of a report, by its label."""
 
 DIGITS = 4
 MOST = 40
@@ -34,6 +39,25 @@ def read_run(path: Path) -> dict[str, Any]:
     return dict(_read(path, version_of(path)))
 
 
+def problem(path: Path) -> UserError | None:
+    """What is wrong with a file of a run that a report reads; None where it can be shown."""
+    return _problem(path, version_of(path))
+
+
+@lru_cache(maxsize=256)
+def _problem(path: Path, version: str) -> UserError | None:
+    folder = RunFolder(path)
+    try:
+        _read(path, version)
+        if folder.snapshot.is_file():
+            Snapshot.read(folder.snapshot)
+        if folder.motion.is_file():
+            Motion.read(folder.motion)
+    except UserError as error:
+        return error
+    return None
+
+
 @lru_cache(maxsize=256)
 def _read(path: Path, version: str) -> dict[str, Any]:  # noqa: ARG001 - what is remembered is of one version
     experiment = Experiment.from_mapping(read_yaml(path / "config.yaml", as_written=True))
@@ -43,14 +67,17 @@ def _read(path: Path, version: str) -> dict[str, Any]:  # noqa: ARG001 - what is
     tested = [played for played in rounds if played.accuracy]
     method, score = _named(experiment, path)
     profile = path / "profile.json"
+    complete, failed = (path / "result.json").is_file(), FailedRun.read(path)
     return {
         "path": path,
         "experiment": experiment,
         "method": method,
         "score": score,
-        "complete": (path / "result.json").is_file(),
-        "failed": failed.short if (failed := FailedRun.read(path)) else "",
+        "complete": complete,
+        "failed": failed.short if failed else "",
         "reason": failed.reason if failed else "",
+        "ending": failed.short if failed else f"round {rounds[-1].round} of {experiment.rounds}",
+        "notes": Result.read(path).notes() if complete else [],
         "rounds": [played.round for played in rounds],
         "loss": [short(played.loss) for played in rounds],
         "bytes": _running(played.bytes_up + played.bytes_down for played in rounds),
@@ -74,9 +101,17 @@ def _read(path: Path, version: str) -> dict[str, Any]:  # noqa: ARG001 - what is
     }
 
 
-def comparable(run: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """The accuracy that the method's paper reports, and those that the run has by the method's own rules."""
-    return run["score"], [name for name, found in run["last"].items() if not found.diagnostic]
+def drawn(lines: Lines) -> dict[str, Sequence[Mapping[str, Any]]]:
+    """Of each line the runs that are shown: those that came to their end or, where none did, all."""
+    return {label: [run for run in runs if run["complete"]] or runs for label, runs in lines.items()}
+
+
+def shared_score(lines: Lines) -> str:
+    """The accuracy by which lines are compared; one of which no run came to its end is not asked, if another did."""
+    runs = [run for some in lines.values() for run in some]
+    ended = [run for run in runs if run["complete"]]
+    own = [[name for name, found in run["last"].items() if not found.diagnostic] for run in ended or runs]
+    return common_score([(run["score"], names) for run, names in zip(ended or runs, own, strict=True)])
 
 
 def _profile(path: Path) -> dict[str, dict[str, dict[str, float]]]:

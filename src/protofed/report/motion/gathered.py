@@ -24,10 +24,10 @@ EDGE = 0.08
 
 
 class MovingLine(NamedTuple):
-    """One line of a report: the folders of its runs, and the curve of one accuracy of the first of them."""
+    """One line of a report: the folder of the run that is shown, and the curve of one accuracy of it."""
 
     label: str
-    folders: Sequence[Path]
+    folder: Path
     score: str
     rounds: Sequence[int]
     values: Sequence[float | None]
@@ -39,18 +39,17 @@ class _Found(NamedTuple):
 
 
 def gather_motion(lines: Sequence[MovingLine]) -> dict[str, Any] | None:
-    """Place the rounds that runs have kept in one plane; the first run of each line that has kept some counts.
+    """Place the rounds that runs have kept in one plane.
 
     Args:
-        lines: those of a report.
+        lines: those of a report whose runs have kept some.
 
     Returns:
         Plain data for the page's component `motion` and for `write_animation`: `samples`, test samples that several
         runs share, and `runs` by label; None where no run has kept anything.
     """
-    found = [kept for line in lines if (kept := _found(line)) is not None]
-    left_out = len(found[LINES:])
-    found = found[:LINES]
+    found = [_Found(line, Motion.read(RunFolder(line.folder).motion)) for line in lines[:LINES]]
+    left_out = len(lines[LINES:])
     sets: dict[Any, list[_Found]] = {}
     for one in found:
         seen = one.motion
@@ -64,11 +63,6 @@ def gather_motion(lines: Sequence[MovingLine]) -> dict[str, Any] | None:
         samples.append(_samples(together[0].motion))
     labels = [one.line.label for one in found]
     return {"samples": samples, "runs": {name: runs[name] for name in labels}, "left_out": left_out} if found else None
-
-
-def _found(line: MovingLine) -> _Found | None:
-    paths = [path for folder in line.folders if (path := RunFolder(folder).motion).is_file()]
-    return _Found(line, Motion.read(paths[0])) if paths else None
 
 
 def _placed(motions: Sequence[Motion]) -> list[list[Cloud]]:

@@ -102,7 +102,7 @@
   const legend = (entries) => make("ul", { class: "legend" }, entries.map(([name, mark]) => make("li", {}, make("svg", { width: 28, height: 12, viewBox: "0 0 28 12", "aria-hidden": "true" }, mark), ` ${name}`)));
   // A click on a line's name hides it or shows it again, everywhere; with Shift the others are hidden.
   const switches = (names, view) => make("ul", { class: "legend" }, names.map((name) => {
-    const button = make("button", { type: "button", "aria-pressed": String(!view.hidden.has(name)), title: "click: hide or show; Shift and click: only this one" }, key(view.place(name), view), ` ${name}`);
+    const button = make("button", { type: "button", "aria-pressed": String(!view.hidden.has(name)), title: "click: hide or show; Shift and click: only this one" }, key(view.place(name), view), ` ${view.called(name)}`);
     button.addEventListener("click", (event) => view.toggle(name, event.shiftKey));
     return make("li", {}, button);
   }));

@@ -10,6 +10,10 @@
     colour: (n) => view.data.colours[n % view.data.colours.length],
     place: (name) => Object.keys(view.data.lines || {}).indexOf(name),
     lines: () => Object.keys(view.data.lines || {}),
+    called: (name) => {  // a line of which no run came to its end says so
+      const unfinished = view.data.lines[name].filter((run) => !run.complete).map((run) => run.ending);
+      return unfinished.length ? `${name} (${[...new Set(unfinished)].join(", ")})` : name;
+    },
     shown: () => view.lines().filter((name) => !view.hidden.has(name)),
     toggle: (name, alone) => {
       const others = view.lines().filter((one) => one !== name);
@@ -39,13 +43,14 @@
   const head = () => {
     const { data } = view, lines = view.lines(), top = document.getElementById("top");
     const again = commands(data), links = components.filter(({ name }) => !sections.get(name).hidden);
-    const said = [data.title, lines, data.about, data.incomplete, data.tuning, data.trust, again, data.scores, data.score, chosen.score, links.map(({ name }) => name)];
+    const said = [data.title, lines, data.about, data.incomplete, data.tuning, data.trust, data.notes, again, data.scores, data.score, chosen.score, links.map(({ name }) => name)];
     if (headed === JSON.stringify(said)) return;
     headed = JSON.stringify(said);
     const facts = Object.entries(data.about || {}).map(([name, value]) => make("span", {}, `${name} `, make("b", {}, value)));
     const texts = [
-      ...(data.incomplete || []).map((text) => make("p", { class: "warning" }, `${text}; what follows is of the rounds it has.`)),
+      ...(data.incomplete || []).map((text) => make("p", { class: "warning" }, `${text}.`)),
       ...[...(data.tuning || []), ...(data.trust || [])].map((text) => make("p", {}, `${text}.`)),
+      ...(data.notes || []).map((text) => make("p", {}, `Note: ${text}.`)),
     ];
     const list = (data.scores || []).length ? control({ name: "score", label: "accuracy, model/test/rule (or :metric):", options: () => data.scores, value: () => data.score }, chosen, view, () => view.choose(chosen.score)) : null;
     view.score = list ? chosen.score : null;
@@ -118,7 +123,7 @@
     const ids = rows.map((row) => row.id);
     if (ids.join() !== (view.data.ids || []).join()) for (const name of found) delete view.data[name];  // those of other runs
     view.data.ids = ids;
-    if (!rows.length) { Object.assign(view.data, { lines: {}, scores: [], about: {}, incomplete: [], trust: [] }); view.redraw(); return; }
+    if (!rows.length) { Object.assign(view.data, { lines: {}, scores: [], about: {}, incomplete: [], trust: [], notes: [] }); view.redraw(); return; }
     const query = `?runs=${rows.map((row) => row.id).join(",")}`;
     const numbers = JSON.parse(await ask(`numbers.json${query}`));
     Object.assign(view.data, numbers);

@@ -3,10 +3,10 @@
   const { make, mean, deviation, number, chart, switches, sortable, by } = protofed;
   const WORDS = { rounds: "round", bytes: "bytes", seconds: "seconds" };
 
-  // Of a line each seed's values, and their mean and spread by round; runs that failed or were cut off are in no mean.
+  // Of a line each seed's values, and their mean and spread by round.
   const line = (runs, over, valuesOf) => {
-    const drawn = runs.filter((run) => valuesOf(run)), ended = drawn.filter((run) => run.complete), found = new Map();
-    const seeds = (ended.length ? ended : drawn).map((run) => {
+    const found = new Map();
+    const seeds = runs.filter((run) => valuesOf(run)).map((run) => {
       const { rounds, values } = valuesOf(run);
       return rounds.map((round, n) => {
         const x = over === "rounds" ? round : run[over][run.rounds.indexOf(round)], y = values[n];
@@ -19,7 +19,7 @@
   };
   const series = (view, kept, valuesOf) => view.shown().map((name) => {
     const found = line(view.data.lines[name], kept.over, valuesOf);
-    return { name, n: view.place(name), points: found.points, seeds: kept.seeds ? found.seeds : [] };
+    return { name: view.called(name), n: view.place(name), points: found.points, seeds: kept.seeds ? found.seeds : [] };
   });
   const over = { name: "over", label: "over", options: () => [["rounds", "rounds"], ["bytes", "bytes sent, up and down"], ["seconds", "seconds"]] };
   const axes = [{ name: "seeds", label: "each seed", check: true }, { name: "logx", label: "log across", check: true }, { name: "logy", label: "log up", check: true }];
