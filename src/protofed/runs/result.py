@@ -97,6 +97,8 @@ class Result:
         drift: accuracies before, at and after what clients hold changed; None without drift.
         drawn_anew: tensors that a file of initial weights did not give; None without one.
         encoder: the card of the frozen encoder whose features stood for images; None without one.
+        preparation: what happens to samples before models see them: `kind`, `mean`, `std`, `tokens`, `masked`, once for
+            all clients, or for those in `clients`; None where clients are elsewhere.
         privacy: `client` or `example`, where something is promised.
         epsilon: what that has cost; None for ∞.
         delta: the chance with which the promise may not hold.
@@ -141,6 +143,7 @@ class Result:
     drift: dict[str, dict[str, float]] | None = None
     drawn_anew: list[str] | None = None
     encoder: dict[str, Any] | None = None
+    preparation: list[dict[str, Any]] | None = None
     privacy: str | None = None
     epsilon: float | None = None
     delta: float | None = None
@@ -230,7 +233,7 @@ class Result:
         del values["folder"]
         if self.privacy is None:
             del values["epsilon"]
-        for name in ("most_clusters", *FURTHER, "drift", "drawn_anew", "encoder", "privacy", "delta"):
+        for name in ("most_clusters", *FURTHER, "drift", "drawn_anew", "encoder", "preparation", "privacy", "delta"):
             if values[name] is None:
                 del values[name]
         for entry in values["accuracy"].values():
