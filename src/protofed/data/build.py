@@ -41,8 +41,28 @@ class FeatureExtractor(Protocol):
         """The dataset with features in the place of images or text."""
 
 
-def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = None) -> Federation:
-    """The clients of an experiment; datasets joined with + get an equal number of clients each."""
+def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = None, whole: bool = True) -> Federation:
+    """The clients of an experiment; datasets joined with + get an equal number of clients each.
+
+    Args:
+        experiment: its options of data count.
+        encoder: what models see the features of.
+        whole: whether these are all clients there are; the samples of one by itself may be of a single class.
+    """
+    federation = _federation_of(experiment, encoder)
+    if whole:
+        check_classes(experiment.dataset, federation.classes)
+    return federation
+
+
+def check_classes(name: str, classes: Sequence[str]) -> None:
+    """Refuse data of a single class."""
+    if len(classes) == 1:
+        why = f"all samples are of the class {classes[0]!r}, and a model tells two or more apart"
+        raise UserError("--dataset", name, why)
+
+
+def _federation_of(experiment: Experiment, encoder: FeatureExtractor | None) -> Federation:
     if is_federation(experiment.dataset):
         if encoder is not None:
             raise UserError("--encoder", experiment.encoder, "a federation of your own may hold features instead")
@@ -74,6 +94,7 @@ def division_of(experiment: Experiment) -> Division:
         raise UserError("--dataset", experiment.dataset, "rows are written of one dataset that is divided")
     _check_options(experiment, [experiment.dataset])
     dataset = divided_dataset(experiment, experiment.dataset, None)
+    check_classes(experiment.dataset, dataset.classes)
     return divide(dataset, split_of(experiment), experiment.known_clients, experiment.seed)
 
 
@@ -99,9 +120,6 @@ def divided_dataset(experiment: Experiment, name: str, encoder: FeatureExtractor
     """One of an experiment's datasets as it is divided: without novel classes and the unseen domain."""
     dataset = dataset_of(experiment, name, experiment.train_size, encoder).keep_out(experiment.novel)
     dataset = dataset.leave_out(experiment.unseen)
-    if len(dataset.classes) == 1:
-        why = f"all samples are of the class {dataset.classes[0]!r}, and a model tells two or more apart"
-        raise UserError("--dataset", name, why)
     how = "imagenet" if experiment.augment == "rethinkfl" else experiment.normalise
     dataset = dataclasses.replace(dataset, preparation=_prepared(dataset.train.x, dataset.preparation, how))
     if encoder is not None:
