@@ -29,7 +29,7 @@ LARGEST_SIDE = 1024
 Group = Literal["data", "model", "training", "trust", "machine"]
 """What an option is about. The machine's say how and where a run is played, not what: it may go on with others."""
 
-KINDS = ("folder", "npz", "csv", "parquet", "ts", "arff", "text", "hf")
+KINDS = ("folder", "npz", "csv", "parquet", "ts", "arff", "text", "hf", "pfllib")
 """Kinds of files of a user's own data; before a path, as in csv:PATH."""
 ENDINGS = {"csv": "csv", "tsv": "csv", "parquet": "parquet", "pq": "parquet", "npz": "npz", "ts": "ts", "arff": "arff"}
 """The kinds that the end of a file's name tells."""

@@ -153,6 +153,8 @@ def _check_options(experiment: Experiment, names: Sequence[str]) -> None:
 def _own(experiment: Experiment, own: Federation) -> Federation:
     """A federation of the user's own, which is not divided any more."""
     TableOptions.of(experiment).check_unused(experiment.dataset)
+    if experiment.clients not in (None, len(own.clients)):
+        raise UserError("--clients", experiment.clients, f"your own federation has {len(own.clients)}")
     for name in ("unseen", "test_fraction", "clients_per_domain"):
         if getattr(experiment, name) is not None:
             raise UserError(flag_of(name), getattr(experiment, name), "your own federation is divided already")

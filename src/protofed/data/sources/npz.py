@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -124,7 +124,6 @@ def _arrays(path: Path) -> dict[str, Any]:
 def _array(path: Path, name: str, content: bytearray) -> Any:
     """The array in a .npy file, of numbers or text; numpy's reader makes room for what a header says it holds."""
     file = BytesIO(memoryview(content)[:HEADER])
-    read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
     shape, fortran, kind = read_header(file)
     rest = memoryview(content)[file.tell() :]
     if kind.hasobject:
@@ -133,6 +132,13 @@ def _array(path: Path, name: str, content: bytearray) -> Any:
     if math.prod(shape) * kind.itemsize != len(rest):
         raise ValueError(f"its header says {shape} of {kind}, and {len(rest)} bytes follow")
     return np.frombuffer(rest, kind).reshape(shape, order="F" if fortran else "C")
+
+
+def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, Any]:
+    """Shape, order and dtype of the array in a .npy file."""
+    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
+    shape, fortran, kind = read(file)
+    return shape, fortran, kind
 
 
 def _numbers(path: Path, what: str, arrays: Sequence[Any]) -> tuple[list[Tensor], list[str]]:
