@@ -31,7 +31,7 @@ from protofed.data.sources.tables import TableOptions, table
 from protofed.data.sources.texts import texts
 from protofed.data.text_encoding import Tokenising
 from protofed.errors import UserError, unknown
-from protofed.experiment import KINDS, Experiment
+from protofed.experiment import KINDS, Experiment, kind_of
 from protofed.internal.plugins import load_code
 
 OWN: dict[str, Callable[[Sequence[Path], int | None], Dataset | Corpus]] = {
@@ -140,6 +140,9 @@ def check_name(name: str, argument: str = "--dataset") -> None:
     """
     kind, _, path = name.partition(":")
     if name not in DATASETS and not (path and kind in KINDS) and not is_made(name):
+        if Path(name).exists():
+            hint = f"did you mean {kind_of(argument, Path(name))}:{name}?"
+            raise UserError(argument, name, "a file or folder needs its kind before it", hint=hint)
         raise unknown(argument, name, (*DATASETS, *(f"{kind}:PATH" for kind in KINDS)), see="protofed datasets")
 
 
