@@ -21,6 +21,7 @@ from protofed.deploy.wire import pack
 from protofed.errors import UserError
 from protofed.experiment import Experiment
 from tests.deploy.test_rounds import QUICK, lines
+from tests.support.command_line import succeed
 from tests.support.loopback import Loopback, with_folder
 
 Trouble = Callable[[Message], list[Message]]
@@ -248,3 +249,14 @@ def test_a_run_that_goes_on_has_the_token_ids_that_it_began_with(tmp_path: Path)
     found = play(tmp_path, data, "fedavg", "embedding-bag")
     assert [line["participants"] for line in found] == [[0, 1, 2]] * 2 + [[0, 1]] * 2
     assert found[-1]["left_out"] == {"2": NEW_TOKENS}
+
+
+def test_two_methods_over_a_network_are_compared_in_one_table(tmp_path: Path) -> None:
+    data = [waves(tmp_path, number) for number in range(3)]
+    for method in ("fedavg", "fedproto"):
+        (tmp_path / method).mkdir()
+        play(tmp_path / method, data, method, "cnn1d", rounds=2)
+    words = ("report", "fedavg/run", "fedproto/run", "--out", "both.html", "--figures", "figures")
+    succeed(tmp_path, *words)
+    table = (tmp_path / "figures" / "tables.tex").read_text()
+    assert {"fedavg", "fedproto"} <= {line.split("&")[0].strip().lower() for line in table.splitlines() if "&" in line}
