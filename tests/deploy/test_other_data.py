@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
+from protofed.data import Shape
 from protofed.deploy.client import UNUSABLE, Failed, WarmClient, check_data
 from protofed.deploy.connections import NEW_TOKENS, OTHER_LAYOUT
+from protofed.deploy.layouts import form_of
 from protofed.deploy.owner import Owner
 from protofed.deploy.server import serve
 from protofed.deploy.server_settings import Settings
@@ -260,3 +262,9 @@ def test_two_methods_over_a_network_are_compared_in_one_table(tmp_path: Path) ->
     succeed(tmp_path, *words)
     table = (tmp_path / "figures" / "tables.tex").read_text()
     assert {"fedavg", "fedproto"} <= {line.split("&")[0].strip().lower() for line in table.splitlines() if "&" in line}
+
+
+def test_samples_that_would_make_a_huge_model_take_no_memory() -> None:
+    """A client may name any shape: the server does not make room for a model of 34 GB."""
+    plan = Experiment(method="fedavg", model="mlp", clients=2)
+    assert "for --model: for samples of [16777216] it has 34" in str(form_of(plan, "mlp", Shape((2**24,))))

@@ -17,7 +17,7 @@ from protofed.internal.tensor_files import read_tensors, write_tensors
 from protofed.runs.result import Result
 from tests.support.command_line import invoke, refused, result_of, succeed
 
-PLAN = {"model": "linear", "rounds": 2, "clients": 2, "split": "iid", "device": "cpu"}
+PLAN: dict[str, Any] = {"model": "linear", "rounds": 2, "clients": 2, "split": "iid", "device": "cpu"}
 FLAGS = ("--model", "linear", "--clients", "2", "--split", "iid", "--device", "cpu", "--quiet", "--out", "run")
 
 
@@ -46,7 +46,9 @@ def test_clients_with_statistics_of_their_own_are_told_apart(tmp_path: Path) -> 
 def test_token_ids_and_masks_are_told(tmp_path: Path) -> None:
     np.savez(tmp_path / "i.npz", x=np.arange(160).reshape(40, 4) % 9, labels=np.arange(40) % 2)
     plan = PLAN | {"model": "embedding-bag", "dataset": f"npz:{tmp_path / 'i.npz'}"}
-    (said,) = protofed.run("fedavg", **plan).preparation or ()
+    found = protofed.run("fedavg", **plan).preparation
+    assert found is not None
+    (said,) = found
     assert (said["kind"], said["tokens"], said["masked"]) == ("none", 9, False)
 
 

@@ -123,7 +123,7 @@ def shown(x: Tensor) -> str | None:
     if x.dtype == torch.uint8 and x.dim() == 3:
         return None
     if x.dim() == 2 and x.is_floating_point():
-        return SeriesEncoding(*x.shape, masked=False).show(x)
+        return SeriesEncoding(x.shape[0], x.shape[1], masked=False).show(x)
     values = " ".join(f"{value:.4g}" for value in x.flatten()[:VALUES].tolist())
     more = f" … ({x.numel()} in all)" if x.numel() > VALUES else ""
     return f"{values}{more}"

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from protofed.data import Federation, Shape
+from protofed.deploy.wire import LARGEST
 from protofed.errors import RefusedError, UserError
 from protofed.experiment import Experiment
 from protofed.methods import build_method
-from protofed.models import build
+from protofed.models import MODELS, build
 from protofed.runs.network_label import MOST_TOKENS
 
 CLASSES = 2
@@ -29,6 +32,7 @@ def form_of(experiment: Experiment, model: str, shape: Shape) -> Form:
     """What a client with such a model shares of it, if its samples are of a shape."""
     method = build_method(experiment.method, experiment.params)
     try:
+        _check_size(model, shape)
         module = build(model, shape, CLASSES, 0, extend=method.extend)
     except UserError as error:
         return str(error)
@@ -36,6 +40,18 @@ def form_of(experiment: Experiment, model: str, shape: Shape) -> Form:
     parts = [(name, tuple(state[name].shape)) for name in sorted(method.shared(state))]
     features = None if method.collect is None else module.feature_size
     return (*parts, ("mask", shape.masked and bool(parts)), ("features", features))
+
+
+def _check_size(model: str, shape: Shape) -> None:
+    """Refuse one of our models that samples would make too large, before there is room made for it."""
+    if model in MODELS:
+        try:
+            with torch.device("meta"):  # shapes alone
+                tensors = MODELS[model][0](shape, CLASSES).state_dict().values()
+        except UserError:  # `build` says which model it is
+            return
+        if (size := sum(tensor.nbytes for tensor in tensors)) > LARGEST:
+            raise UserError("--model", model, f"for samples of {list(shape)} it has {size / 1e9:.1f} GB")
 
 
 def with_tokens(federation: Federation, tokens: Any) -> Federation:

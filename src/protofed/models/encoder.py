@@ -198,8 +198,9 @@ class Encoder(FrozenEncoder):
                 raise missing_value("card", "the file has none", hint="`protofed encoder import` makes one")
             card = json.loads(metadata[CARD])
             if isinstance(card, dict) and is_code(str(card.get("model"))):  # which no file may have run
-                hint = f"name it, too: --encoder {card['model']}{WITH}{path}"
-                raise missing_value("code", f"its model is {card['model']}, which is code", hint=hint)
+                name = card["model"]
+                both = f"name it, too: --encoder {name}{WITH}{path}"
+                raise missing_value("code", f"its model is {name}, which is code", hint=both)
             return cls(EncoderCard(**card), state, device, metadata.get(TOKENIZER, ""))
         except (SafetensorError, OSError, TypeError, ValueError, RecursionError) as error:  # UserError is a ValueError
             why, hint = f"it is not an encoder that can be read: {error}", getattr(error, "hint", None)

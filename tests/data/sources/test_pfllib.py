@@ -101,7 +101,8 @@ def test_nothing_in_it_is_called(place: Path) -> None:
         def __reduce__(self) -> Any:
             return os.mkdir, (str(place / "harm"),)
 
-    np.savez_compressed(place / "mine" / "train" / "0.npz", data={"x": Harm(), "y": np.zeros(3)})
+    held: Any = {"x": Harm(), "y": np.zeros(3)}
+    np.savez_compressed(place / "mine" / "train" / "0.npz", data=held)
     with pytest.raises(UserError, match=r"0.npz.*it asks for posix.mkdir"):
         loaded(place / "mine")
     assert not (place / "harm").exists()

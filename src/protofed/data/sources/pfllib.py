@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,10 +101,9 @@ def _checked(path: Path, x: Any, y: Any) -> Samples:
 def _ids(path: Path, pairs: Sequence[Any]) -> Any:
     """The token ids of a flat list of ids, number, ids, number, ..."""
     rows = pairs[::2]
-    try:
+    found: Any = np.empty(0)
+    with suppress(TypeError, ValueError, OverflowError):
         found = np.array(rows, np.int64)
-    except (TypeError, ValueError, OverflowError):
-        found = np.empty(0)
     if found.ndim != 2 or found.min() < 0:
         raise UserError("PATH", str(path), "its `x` is neither an array of numbers nor pairs of token ids and a number")
     return found
@@ -112,4 +112,4 @@ def _ids(path: Path, pairs: Sequence[Any]) -> Any:
 def pooled(parts: Sequence[Samples]) -> tuple[Samples, list[Tensor]]:
     """All samples of some parts, and the rows of each part among them."""
     every = Samples(*(torch.cat([getattr(part, name) for part in parts]) for name in ("x", "labels", "domains")))
-    return every, list(torch.arange(len(every)).split([len(part) for part in parts]))
+    return every, list(torch.split(torch.arange(len(every)), [len(part) for part in parts]))
