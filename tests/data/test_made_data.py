@@ -42,9 +42,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_dataset_is_divided_and_a_federation_is_not(folder: Path) -> None:
     assert load(f"{folder}/mine.py:make").train.x.shape == (20, 4)
-    words = ("--method", "fedavg", "--model", "linear", "--rounds", "1", "--split", "iid", "--clients", "2", "--quiet")
-    for name, clients in (("make", 2), ("federation", 3)):
-        succeed(folder, "run", "--dataset", f"mine.py:{name}", *words, "--out", name)
+    words = ("--method", "fedavg", "--model", "linear", "--rounds", "1", "--split", "iid", "--quiet")
+    for name, clients, flags in (("make", 2, ("--clients", "2")), ("federation", 3, ())):
+        succeed(folder, "run", "--dataset", f"mine.py:{name}", *words, *flags, "--out", name)
         assert f"{folder.resolve()}/mine.py:{name}" in (folder / name / "config.yaml").read_text()
         assert f'"clients": {clients}' in (folder / name / "result.json").read_text()
 
@@ -57,7 +57,7 @@ def test_a_dataset_is_divided_and_a_federation_is_not(folder: Path) -> None:
         ("mine.py:constant", "it must be a function"),
         ("mine.py:none", "has no none"),
         ("other.py:make", "there is no file other.py"),
-        ("mine.py:federation+digits", "it returns a Federation, which cannot be divided"),
+        ("mine.py:federation+digits", "it is a Federation, which cannot be divided"),
     ],
 )
 def test_refusals(folder: Path, name: str, reason: str) -> None:

@@ -6,6 +6,7 @@ import bz2
 import functools
 import gzip
 import json
+import pickle
 import shutil
 import tarfile
 import tempfile
@@ -37,7 +38,8 @@ from protofed.data.sources.image_files import mnist_m
 from protofed.data.sources.leaf import femnist
 from protofed.data.sources.mat import svhn
 from protofed.data.sources.npz import npz, npz_samples
-from protofed.data.sources.pickles import cifar10, cifar100, fc100
+from protofed.data.sources.pfllib import partition
+from protofed.data.sources.pickles import cifar10, cifar100, fc100, objects_in
 from protofed.data.sources.series import arff, ts
 from protofed.data.sources.tables import TableOptions
 from protofed.data.sources.tables import table as csv_table
@@ -498,6 +500,23 @@ def _read_npz(folder: Path) -> object:
     return npz([folder / "plain.npz"], None), npz([folder / "packed.npz"], None)
 
 
+def _make_pfllib(folder: Path) -> None:
+    for part in ("train", "test"):
+        (folder / part).mkdir()
+        held = {"x": np.ones((4, 1, 3, 3), np.float32), "y": np.array([0, 1] * 2)}
+        np.savez_compressed(folder / part / "0.npz", data=held)  # type: ignore[arg-type]  # numpy makes it an array
+        pairs = {"x": np.array([([1, 2], 2)] * 4, dtype=object), "y": np.array([0, 1] * 2)}
+        (folder / f"{part}.pickle").write_bytes(pickle.dumps(np.array(pairs), protocol=4))
+
+
+def _read_pfllib(folder: Path) -> object:
+    try:
+        objects_in((folder / "train.pickle").read_bytes())
+    except Exception as error:  # which the reader of the file turns into one of ours
+        raise UserError("PATH", "train.pickle", str(error)) from None
+    return partition(folder)
+
+
 TS = b"# x\n@univariate false\n@dimensions 2\n@classLabel true a b\n@data\n" + b"1,2,?:3,4,5:a\n1,2:3,4e1:b\n" * 5
 ARFF = b"@relation x\n@attribute all relational\n@attribute c numeric\n@attribute d numeric\n@end all\n"
 ARFF += b"@attribute t {a,b}\n@data\n" + b"'1,2\\n3,?',a\n'1,2\\n3,4',b\n" * 5
@@ -657,6 +676,7 @@ READERS = {
         _read_cached,
         ("cached.safetensors",),
     ),
+    "pfllib": Reader(_make_pfllib, _read_pfllib, ("train/0.npz", "train.pickle")),
     "npz": Reader(_make_npz, _read_npz, ("plain.npz", "packed.npz")),
     "ts": Reader(_one("x.ts", lambda: TS), lambda folder: ts([folder / "x.ts"], None), ("x.ts",)),
     "arff": Reader(_one("x.arff", lambda: ARFF), lambda folder: arff([folder / "x.arff"], None), ("x.arff",)),

@@ -125,7 +125,9 @@ def test_new_samples_are_answered_with_the_nearest_training_samples(place: Path)
     assert examples is not None
     for row in found:  # the example is a training sample, told in words where there are words for it
         number = row["example"]["number"]
-        assert row["example"]["sample"] == (None if encoding is None else encoding.show(examples.x[number]))
+        sample = examples.x[number]
+        words = " ".join(f"{value:.4g}" for value in sample.tolist()) if encoding is None else encoding.show(sample)
+        assert row["example"]["sample"] == words
         assert int(examples.clients[number]) == row["example"]["client"]
     assert "nearest example" in succeed(place, "predict", "model", (place / "new").read_text()).out
     assert "example" in succeed(place, "predict", "model", (place / "new").read_text(), "--csv").out.splitlines()[0]
@@ -170,7 +172,20 @@ def test_records_are_answered_from_python(place: Path) -> None:
     assert predictor.predict(x).classes == names_of(predictor)
 
 
+def test_a_model_of_tables_takes_no_array_and_no_row_without_a_column(place: Path) -> None:
+    if (place / "kind").read_text() != "table":
+        pytest.skip("the others have no columns")
+    np.savez(place / "wide.npz", x=np.zeros((2, 3), np.float32))  # as wide as a row is
+    line = refused(invoke(place, "predict", "model", "wide.npz"))
+    assert "an array does not say which column is which" in line
+    (place / "narrow.csv").write_text("age,wards\n63,b\n")
+    line = refused(invoke(place, "predict", "model", "narrow.csv"))
+    assert "missing value for column ward in row 1: the row has age, wards" in line
+    assert "did you mean 'wards'?" in line
+
+
 @pytest.mark.parametrize("shape", [(2, 9, 9, 9), (2, 1)])
 def test_arrays_of_another_shape_are_one_line(place: Path, shape: tuple[int, ...]) -> None:
     np.savez(place / "odd.npz", x=np.zeros(shape, np.float32))
-    assert "they must be" in refused(invoke(place, "predict", "model", "odd.npz"))
+    says = "an array does not say" if (place / "kind").read_text() == "table" else "they must be"
+    assert says in refused(invoke(place, "predict", "model", "odd.npz"))

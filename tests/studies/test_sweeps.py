@@ -161,7 +161,7 @@ def ended(method: str, seed: int, value: float, clusters: int | None = None) -> 
 
 def test_lines_are_tested_against_the_best_of_the_same_data() -> None:
     """A rate and a parameter of a method are what is compared, alpha makes another problem."""
-    grid = {"alpha": [0.1, 10], "lr": [0.01, 0.1], "k": [1]}
+    grid: dict[str, list[Any]] = {"alpha": [0.1, 10], "lr": [0.01, 0.1], "k": [1]}
     cells, results = [], []
     for alpha, lr in itertools.product(grid["alpha"], grid["lr"]):
         for method, setting in (("mp-fedcl", {"k": 1}), ("fedavg", {})):

@@ -26,7 +26,7 @@ def data_command(
     """Show what a dataset holds, and what in it would be refused; exit code 2 if anything would."""
     from protofed.data.look import look, named_data
 
-    about = look(Experiment.from_mapping({**flags, "dataset": named_data(name)}))
+    about = look(Experiment.from_mapping({**flags, "dataset": named_data(name, flags.get("label"))}))
     if as_json:
         print(json.dumps(about, indent=2))
     else:

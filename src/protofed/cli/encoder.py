@@ -14,9 +14,10 @@ import typer
 from protofed.cli.common import Quiet, command, experiment_flags, subcommands
 from protofed.errors import UserError, unknown
 from protofed.experiment import Experiment
+from protofed.internal.plugins import is_code
 
 if TYPE_CHECKING:
-    from protofed.models.encoder import Encoder
+    from protofed.models.encoder import Encoder, OwnEncoder
     from protofed.runs.run import Run
 
 group = subcommands("encoder", "Frozen encoders, whose features stand for images or text.")
@@ -65,8 +66,9 @@ def import_command(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="NAME|FILE",
-            help="efficientnet-lite0 or minilm, from their packages; or torchvision's ResNet-18: .safetensors or .pth.",
+            metavar="NAME|FILE|CODE",
+            help="efficientnet-lite0 or minilm, from their packages; torchvision's ResNet-18: .safetensors or .pth; "
+            "or path/to/file.py:make, any module.",
         ),
     ],
     image_size: Annotated[
@@ -78,6 +80,9 @@ def import_command(
     from protofed.models.published import PUBLISHED, SIDE, from_package, imported
 
     _refuse(out)
+    if is_code(what):
+        _keep_own(what, image_size, out)
+        return
     if what in PUBLISHED:
         encoder, paths = from_package(what, image_size)
         print(PUBLISHED[what].about)
@@ -98,7 +103,21 @@ def _refuse(out: Path) -> None:
         raise UserError("--out", str(out), f"there is no folder {out.parent} that can be written to")
 
 
-def _keep(encoder: Encoder, out: Path) -> None:
+def _keep_own(name: str, image_size: int | None, out: Path) -> None:
+    """The weights of a user's module, which sees samples as models would."""
+    import torch
+
+    from protofed.experiment import absolute_name
+    from protofed.internal.plugins import WITH
+    from protofed.models.encoder import OwnEncoder
+
+    if image_size is not None:
+        raise UserError("--image-size", image_size, "your own module sees what --image-size of a run says")
+    _keep(OwnEncoder(absolute_name(name), torch.device("cpu")), out)
+    print(f"use it with: --encoder {name}{WITH}{out}")
+
+
+def _keep(encoder: Encoder | OwnEncoder, out: Path) -> None:
     encoder.write(out)
     for name, value in dataclasses.asdict(encoder.card).items():
         if value is not None:

@@ -201,14 +201,15 @@ def split_command(
         typer.Option(
             "--out",
             metavar="FILE",
-            help="New file: a PNG for the heat map, or a JSON for the rows, which --split indices:FILE reads. "
-            "[default: split.png]",
+            help="New file: a PNG for the heat map, a JSON for the rows, which --split indices:FILE reads, or a "
+            ".safetensors for the clients' samples, which --dataset federation:FILE reads. [default: split.png]",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Show which client holds what, or write whose each row is."""
     from protofed.data.build import division_of, federation_of
+    from protofed.data.federation_file import write_federation
     from protofed.data.index_files import write_division
     from protofed.report.split_heatmap import heat_map
     from protofed.report.terminal import split_table
@@ -228,6 +229,10 @@ def split_command(
     if division is not None:
         write_division(division, out)
         print(f"rows: {out}; read them again with --split indices:{out}", file=sys.stderr)
+        return
+    if out.suffix == ".safetensors":
+        write_federation(federation, out)
+        print(f"federation: {out}; read it again with --dataset federation:{out}", file=sys.stderr)
         return
     heat_map(federation.counts, federation.classes, out)
     print(f"heat map: {out}", file=sys.stderr)

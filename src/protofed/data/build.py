@@ -15,7 +15,7 @@ from protofed.data.drift import Drift, gradual, sudden
 from protofed.data.federation import Federation, divide, federate, join
 from protofed.data.federation_file import is_federation, named_federation
 from protofed.data.index_files import Division
-from protofed.data.loading import has_columns, is_made, is_table, load, made_data
+from protofed.data.loading import check_name, has_columns, is_made, load, made_data
 from protofed.data.preparation import Preparation
 from protofed.data.samples import Dataset, is_picture
 from protofed.data.sources.tables import TableOptions
@@ -41,8 +41,29 @@ class FeatureExtractor(Protocol):
         """The dataset with features in the place of images or text."""
 
 
-def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = None) -> Federation:
-    """The clients of an experiment; datasets joined with + get an equal number of clients each."""
+def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = None, whole: bool = True) -> Federation:
+    """The clients of an experiment; datasets joined with + get an equal number of clients each.
+
+    Args:
+        experiment: its options of data count.
+        encoder: what models see the features of.
+        whole: whether these are all clients there are; the samples of one by itself may be of a single class.
+    """
+    federation = _federation_of(experiment, encoder, whole)
+    if whole:
+        check_classes(experiment.dataset, federation.classes)
+    return federation
+
+
+def check_classes(name: str, classes: Sequence[str]) -> None:
+    """Refuse data of a single class."""
+    if len(classes) == 1:
+        why = f"all samples are of the class {classes[0]!r}, and a model tells two or more apart"
+        hint = "over a network one client may hold a single class, if others hold more"
+        raise UserError("--dataset", name, why, hint=hint)
+
+
+def _federation_of(experiment: Experiment, encoder: FeatureExtractor | None, whole: bool) -> Federation:
     if is_federation(experiment.dataset):
         if encoder is not None:
             raise UserError("--encoder", experiment.encoder, "a federation of your own may hold features instead")
@@ -62,6 +83,8 @@ def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = Non
         if share is not None and len(names) > 1:
             share = (share + len(names) - 1 - number) // len(names)
         dataset = divided_dataset(experiment, name, encoder)
+        if whole and len(names) == 1:  # before it is found too small, too
+            check_classes(name, dataset.classes)
         parts.append(federate(dataset, split, share, experiment.seed, experiment.val_fraction))
     federation = parts[0] if len(parts) == 1 else join(parts)
     return _prepared_clients(experiment, federation) if experiment.normalise == "client" else federation
@@ -70,10 +93,15 @@ def federation_of(experiment: Experiment, encoder: FeatureExtractor | None = Non
 def division_of(experiment: Experiment) -> Division:
     """Which rows of an experiment's dataset are whose, as `indices:FILE` reads them."""
     check_split(experiment.split)
-    if "+" in experiment.dataset or is_federation(experiment.dataset):
-        raise UserError("--dataset", experiment.dataset, "rows are written of one dataset that is divided")
+    whole = is_federation(experiment.dataset) or (
+        is_made(experiment.dataset) and isinstance(made_data(experiment.dataset), Federation)
+    )
+    if "+" in experiment.dataset or whole:
+        hint = "write the clients' samples: --out FILE.safetensors"
+        raise UserError("--dataset", experiment.dataset, "rows are written of one dataset that is divided", hint=hint)
     _check_options(experiment, [experiment.dataset])
     dataset = divided_dataset(experiment, experiment.dataset, None)
+    check_classes(experiment.dataset, dataset.classes)
     return divide(dataset, split_of(experiment), experiment.known_clients, experiment.seed)
 
 
@@ -99,9 +127,6 @@ def divided_dataset(experiment: Experiment, name: str, encoder: FeatureExtractor
     """One of an experiment's datasets as it is divided: without novel classes and the unseen domain."""
     dataset = dataset_of(experiment, name, experiment.train_size, encoder).keep_out(experiment.novel)
     dataset = dataset.leave_out(experiment.unseen)
-    if len(dataset.classes) == 1:
-        why = f"all samples are of the class {dataset.classes[0]!r}, and a model tells two or more apart"
-        raise UserError("--dataset", name, why)
     prepared = preparation_of(experiment, dataset.train.x, dataset.preparation)
     dataset = dataclasses.replace(dataset, preparation=prepared)
     if encoder is not None:
@@ -124,12 +149,14 @@ def preparation_of(experiment: Experiment, x: Tensor, before: Preparation | None
 
 def _check_options(experiment: Experiment, names: Sequence[str]) -> None:
     """Refuse options that these datasets, or several, have no use for."""
-    tables = any(map(is_table, names))
+    for name in names:
+        check_name(name)
+    columns = any(map(has_columns, names))
     column = experiment.split.removeprefix(BY) if experiment.split.startswith(BY) else "label"
-    if not tables and column not in ("label", "domain"):
+    if not columns and column not in ("label", "domain"):
         why = f"columns are of tables, and {experiment.dataset} is none"
         raise UserError("--split", experiment.split, why, hint="by:label, or by:domain where it has domains")
-    if not any(map(has_columns, names)):
+    if not columns:
         TableOptions.of(experiment).check_unused(experiment.dataset)
     if len(names) == 1:
         return
@@ -147,6 +174,8 @@ def _check_options(experiment: Experiment, names: Sequence[str]) -> None:
 def _own(experiment: Experiment, own: Federation) -> Federation:
     """A federation of the user's own, which is not divided any more."""
     TableOptions.of(experiment).check_unused(experiment.dataset)
+    if experiment.clients not in (None, len(own.clients)):
+        raise UserError("--clients", experiment.clients, f"your own federation has {len(own.clients)}")
     for name in ("unseen", "test_fraction", "clients_per_domain"):
         if getattr(experiment, name) is not None:
             raise UserError(flag_of(name), getattr(experiment, name), "your own federation is divided already")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,6 +25,9 @@ from protofed.randomness import generator
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+MOST_STATISTICS = 1000
+"""Means of channels of all clients together that a result holds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,6 +193,42 @@ class Federation:
                 train, validation = _hold_out(client.train, fraction, seed, k)
                 members[k] = replace(client, train=train, validation=validation)
         return replace(self, clients=tuple(members)) if fraction > 0 else self
+
+    @property
+    def prepared(self) -> list[dict[str, Any]]:
+        """What happens to samples before models see them, as JSON: for all clients, or for those in `clients`.
+
+        Where means and stds are more than MOST_STATISTICS numbers they are left out.
+        """
+        alike: dict[Preparation, list[int]] = {}
+        for number, client in self.members.items():
+            alike.setdefault(client.preparation, []).append(number)
+        small = sum(len(prepared.mean) for prepared in alike) <= MOST_STATISTICS
+        found = []
+        for prepared, members in alike.items():
+            said = {name: value for name, value in asdict(prepared).items() if small or name not in ("mean", "std")}
+            found.append(said | ({"clients": members} if len(alike) > 1 else {}))
+        return found
+
+    def digest(self, features: bool = False) -> str:
+        """Return a checksum of who holds what.
+
+        Args:
+            features: whether samples are features of an encoder, which differ a little from device to device; they are
+                then left out, and labels count.
+        """
+        made = hashlib.blake2b(json.dumps([self.classes, self.domains]).encode(), digest_size=16)
+        parts = [(client.train, client.validation, client.pool) for client in self.clients]
+        seen: set[int] = set()
+        for part in (*(samples for some in parts for samples in some), self.novel, self.unseen):
+            if part is not None and id(part) not in seen:  # clients share a pool
+                seen.add(id(part))
+                for tensor in (part.labels, part.domains) if features else (part.x, part.labels, part.domains):
+                    made.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
+                    made.update(tensor.contiguous().numpy().data)
+        for client in self.clients:
+            made.update(client.own.contiguous().numpy().data)
+        return made.hexdigest()
 
     @property
     def counts(self) -> Tensor:

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from protofed.data.corpus import Corpus
-from protofed.data.federation import Federation
+from protofed.data.federation import Client, Federation
 from protofed.data.holdout import interleaved
 from protofed.data.images import resized
+from protofed.data.preparation import Preparation
 from protofed.data.samples import Dataset, Samples
 from protofed.data.sources.cache import cached, checksum
 from protofed.data.sources.catalogue import DATASETS
@@ -24,12 +25,13 @@ from protofed.data.sources.hub import hub
 from protofed.data.sources.image_files import folder
 from protofed.data.sources.lines import beside
 from protofed.data.sources.npz import npz
+from protofed.data.sources.pfllib import partition, pooled
 from protofed.data.sources.series import arff, ts
 from protofed.data.sources.tables import TableOptions, table
 from protofed.data.sources.texts import texts
 from protofed.data.text_encoding import Tokenising
 from protofed.errors import UserError, unknown
-from protofed.experiment import KINDS, Experiment
+from protofed.experiment import KINDS, Experiment, kind_of
 from protofed.internal.plugins import load_code
 
 OWN: dict[str, Callable[[Sequence[Path], int | None], Dataset | Corpus]] = {
@@ -44,6 +46,8 @@ IN_TWO = ("ts", "arff", "text")
 """The kinds whose NAME_TEST may lie beside NAME_TRAIN."""
 TABLES = ("csv", "parquet")
 """Kinds of a user's own tables."""
+FEDERATION = "pfllib"
+"""The kind of folders that hold a federation."""
 HUB = "hf"
 """The kind of what the package `datasets` knows."""
 GROUP = "protofed.datasets"
@@ -136,16 +140,21 @@ def check_name(name: str, argument: str = "--dataset") -> None:
     """
     kind, _, path = name.partition(":")
     if name not in DATASETS and not (path and kind in KINDS) and not is_made(name):
+        if Path(name).exists():
+            hint = f"did you mean {kind_of(argument, Path(name))}:{name}?"
+            raise UserError(argument, name, "a file or folder needs its kind before it", hint=hint)
         raise unknown(argument, name, (*DATASETS, *(f"{kind}:PATH" for kind in KINDS)), see="protofed datasets")
 
 
 def is_made(name: str) -> bool:
-    """Whether a dataset's name is that of a function: `path/to/file.py:name`, or one that a package brings along."""
-    return ".py:" in name or bool(entry_points(group=GROUP, name=name))
+    """Whether a name may be of a Federation: a function (`path/to/file.py:name`, or a package's), or a folder."""
+    return ".py:" in name or name.startswith(f"{FEDERATION}:") or bool(entry_points(group=GROUP, name=name))
 
 
 def made_data(name: str) -> Dataset | Federation:
-    """What the function of this name returns; it is called with nothing."""
+    """What the function of this name returns, which is called with nothing, or what the folder holds."""
+    if name.startswith(f"{FEDERATION}:"):
+        return _partition(name, Path(name.partition(":")[2]))
     if points := entry_points(group=GROUP, name=name):
         make = next(iter(points)).load()
     else:
@@ -163,9 +172,20 @@ def made_data(name: str) -> Dataset | Federation:
     return data
 
 
+def _partition(name: str, folder: Path) -> Federation:
+    """The clients of PFLlib's files, who test on all test samples, and each on its own."""
+    train, test, classes = partition(_there(name, folder))
+    pool, own = pooled(test)
+    ids = pool.x.dtype == torch.int64
+    tokens = 1 + max(int(part.x.max()) for part in (*train, *test)) if ids else 0
+    preparation = Preparation(tokens=tokens)  # numbers were standardised before
+    parts = zip(train, own, strict=True)
+    return Federation(tuple(Client(samples, pool, rows, None, preparation) for samples, rows in parts), classes)
+
+
 def _only_dataset(name: str, data: Dataset | Federation) -> Dataset:
     if isinstance(data, Federation):
-        raise UserError("--dataset", name, "it returns a Federation, which cannot be divided, joined or public")
+        raise UserError("--dataset", name, "it is a Federation, which cannot be divided, joined or public")
     return data
 
 

@@ -139,6 +139,16 @@ class Preparation:
         )
         return unit * mean, 1 / (unit * std)
 
+    def applied(self, x: Tensor) -> Tensor:
+        """Return samples [n, ...] as a model sees them: token ids as they are, all else as float32."""
+        if self.tokens:
+            return x
+        if self.kind == "none":
+            return x.float()
+        middle, scale = (part.float().to(x.device) for part in self.affine(x.dim() - 1))
+        seen: Tensor = (x - middle) * scale
+        return seen * x[:, -1:] if self.masked else seen  # what pads a series stays 0
+
     def check(self, x: Tensor) -> None:
         """Raise unless it fits samples [n, ...]."""
         if self.kind != "none" and len(self.mean) != x.shape[1]:

@@ -18,6 +18,8 @@ from protofed.internal.schema import check_type
 LEVELS = "▁▂▃▄▅▆▇█"
 SHOWN = 40
 """Steps of a series that are shown."""
+VALUES = 8
+"""Of an array."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,17 @@ class SeriesEncoding(Encoding):
         if not isinstance(said, dict) or said.keys() != {"channels", "length", "masked"}:
             raise UserError("encoding", said, "one of series has channels, length and masked, and nothing else")
         return cls(**said)
+
+
+def shown(x: Tensor) -> str | None:
+    """One sample [...] of an array as a line: a series is drawn, others have their first values; None for pictures."""
+    if x.dtype == torch.uint8 and x.dim() == 3:
+        return None
+    if x.dim() == 2 and x.is_floating_point():
+        return SeriesEncoding(x.shape[0], x.shape[1], masked=False).show(x)
+    values = " ".join(f"{value:.4g}" for value in x.flatten()[:VALUES].tolist())
+    more = f" … ({x.numel()} in all)" if x.numel() > VALUES else ""
+    return f"{values}{more}"
 
 
 def filled(series: Any) -> Any:

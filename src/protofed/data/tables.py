@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from protofed.data.encodings import Encoding
-from protofed.errors import UserError, listed, unknown
+from protofed.errors import UserError, listed, missing_value, suggestion, unknown
 from protofed.internal.schema import made, require
 
 LARGEST = float(torch.finfo(torch.float32).max)
@@ -103,7 +103,12 @@ class TableEncoding(Encoding):
         sample: list[float] = []
         for column in self.columns:
             if column.name not in row:
-                raise unknown(f"row {number}", column.name, [str(name) for name in row])
+                there = [str(name) for name in row]
+                raise missing_value(
+                    f"column {column.name} in row {number}",
+                    f"the row has {listed(there)}",
+                    hint=suggestion(column.name, there),
+                )
             sample += self._numbers(f"{column.name} in row {number}", column, row[column.name])
         return sample
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,13 +23,14 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from protofed.data import Federation, check_name
+from protofed.data import Federation, check_name, load
 from protofed.data.build import federation_of
 from protofed.data.encodings import Encoding
 from protofed.data.splits import check_split
 from protofed.deploy.client_memory import PUBLIC as MODEL
 from protofed.deploy.client_memory import SECRETS, ClientMemory, FolderMemory, last_round, recall, remember
 from protofed.deploy.events import Events
+from protofed.deploy.layouts import with_tokens
 from protofed.deploy.ledger import SUMS, TODAY, RunLedger, SumsGiven, Today, check_room, forget_old
 from protofed.deploy.owner import PARTS, Owner, refuse
 from protofed.deploy.received import Received
@@ -70,10 +72,13 @@ from protofed.trust.signatures import SIGNATURE
 from protofed.trust.summation import summed
 
 LOG = logging.getLogger("protofed.client")
+PATH = re.compile(r"(?<![\w.~])~?/[^\s'\",;:]+")
+"""A file or folder of the owner's."""
 LONGEST = 300
 """Characters of a line about what came from elsewhere."""
 UNKNOWN = -1
 """In place of a round: the model that the run has now is that of none."""
+UNUSABLE = "its data cannot be used any more: its log says why"
 NOTHING = [-1, -1]
 """No public batch was learned or looked at."""
 NOT_CLIPPED = "an exchange on public images, which is neither clipped nor noised"
@@ -81,7 +86,11 @@ NOT_CLIPPED = "an exchange on public images, which is neither clipped nor noised
 
 
 class Failed(NamedTuple):
-    """An answer that is none. Of an error that may tell of the data, the reason is its type alone."""
+    """An answer that is none. Of an error that may tell of the data, the reason is its type alone.
+
+    What a user can mend is said in words, for it is about what was asked. Of data that cannot be read only this
+    client's log tells.
+    """
 
     code: int
     reason: str
@@ -153,6 +162,11 @@ class WarmClient:
             why = plain(str(error))
             self._record(kind, facts, packet, refused=why)
             return Failed(REFUSED, why)
+        except UserError as error:
+            why = plain(PATH.sub("...", str(error)))
+            LOG.error("%s: %s", plain(kind), error)
+            self._record(kind, facts, packet, failed=why)
+            return Failed(FAILED, why)
         except Exception as error:  # whatever it is, it may tell of the data
             LOG.exception("%s", plain(kind))
             self._record(kind, facts, packet, failed=type(error).__name__)
@@ -190,17 +204,18 @@ class WarmClient:
         received = Broadcast.from_flat(schema.check(flat))
         if self.owner.memory is not None:  # a client with a folder, whose owner may export its model
             classes, domains = (list(asked.facts[name]) for name in ("classes", "domains"))
-            rounds, own = clock.round + after, self.owner.data
-            Received(asked.experiment, classes, domains, rounds, asked.data, own).keep(asked.memory)
+            rounds, own, tokens = clock.round + after, self.owner.data, asked.facts.get("tokens", 0)
+            Received(asked.experiment, classes, domains, rounds, asked.data, own, tokens).keep(asked.memory)
         return Arrived(run, received, clock)
 
     def run(self, asked: Asked) -> Run:
         """The run, in which this client is the only one: the one of the last message, if it is that."""
-        named = (asked.facts["run"], asked.facts["classes"], asked.facts["domains"])
+        tokens = asked.facts.get("tokens", 0)  # which older servers do not say
+        named = (asked.facts["run"], asked.facts["classes"], asked.facts["domains"], tokens)
         if self._run is None or self._run[0] != named:
             asked.ledger.pin_classes(asked.memory, asked.facts["classes"])
             here = self.federation(asked.facts["run"], asked.experiment)
-            here = here.named(asked.facts["classes"], asked.facts["domains"])
+            here = with_tokens(here.named(asked.facts["classes"], asked.facts["domains"]), tokens)
             run = new_run(experiment_here(asked.experiment, self.owner), federation=here)
             refuse(turn_objections(self.owner, run.engine))
             self._run, self._after = (named, run), None
@@ -209,10 +224,22 @@ class WarmClient:
     def federation(self, run: str, experiment: Experiment) -> Federation:
         """This client's part: all of its own data, or its share of a dataset that the experiment divides."""
         if self._here is None or self._here[0] != run:
-            found = federation_here(experiment, self.owner)
+            try:
+                found = federation_here(experiment, self.owner)
+            except UserError:
+                self._check_data()
+                raise
             refuse(self.owner.sample_objections(len(found.clients[0].train), experiment))
             self._here = run, found
         return self._here[1]
+
+    def _check_data(self) -> None:
+        """Whose own data cannot be used whatever is asked tells the server no more than this."""
+        try:
+            check_data(self.owner)
+        except UserError as error:
+            LOG.error("its data: %s", error)
+            raise RefusedError(UNUSABLE) from None
 
     def keep(self, asked: Asked, arrived: Arrived) -> None:
         """Keep the model after a turn, here and in memory."""
@@ -373,7 +400,7 @@ def federation_here(experiment: Experiment, owner: Owner) -> Federation:
     columns: dict[str, Any] = dict(owner.columns)
     mine = replace(experiment_here(experiment, owner), dataset=owner.data or experiment.dataset, **columns)
     if owner.data is not None and ":" in owner.data:
-        whole = federation_of(replace(mine, split="iid", clients=1, clients_per_domain=None))
+        whole = federation_of(replace(mine, split="iid", clients=1, clients_per_domain=None), whole=False)
         clients = whole.clients
     else:
         whole = federation_of(mine)
@@ -386,6 +413,14 @@ def federation_here(experiment: Experiment, owner: Owner) -> Federation:
     sizes = None if owner.data is not None else whole.class_sizes
     size = max(experiment.number_of_clients, owner.id + 1)  # one that joined after the run began has a number beyond
     return replace(whole, clients=clients, numbers=(owner.id,), size=size, sizes=sizes)
+
+
+def check_data(owner: Owner) -> None:
+    """Refuse data of a client's own that no experiment could use."""
+    if owner.data is not None and ":" in owner.data:
+        federation_here(Experiment(), owner)
+    elif owner.data is not None:
+        load(owner.data, None if owner.data_dir is None else Path(owner.data_dir))
 
 
 def hello(client: WarmClient, asked: Asked) -> Packet:

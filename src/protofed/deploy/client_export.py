@@ -7,6 +7,7 @@ from typing import Any
 
 from protofed.deploy.client import experiment_here, federation_here
 from protofed.deploy.client_memory import FolderMemory, recall
+from protofed.deploy.layouts import with_tokens
 from protofed.deploy.owner import Owner
 from protofed.deploy.received import RECEIVED, Received
 from protofed.errors import UserError, listed, unknown
@@ -41,6 +42,7 @@ def exported(owner: Owner, name: str | None = None, own: bool = False, examples:
     if owner.data is None and found.trained_on is not None:  # `deploy client --data`
         owner = owner.with_data(found.trained_on)
     federation = federation_here(found.experiment, owner).named(found.classes, found.domains)
+    federation = with_tokens(federation, found.tokens)
     run = new_run(experiment_here(found.experiment, owner), federation=federation)
     recall(memory, run.engine.groups[0], rounds[-1])
     run.broadcast = found.broadcast

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 
 from protofed.data.preparation import Shape
 from protofed.deploy.exchange import Question, exchange
+from protofed.deploy.layouts import Form, form_of, model_of
 from protofed.deploy.server_settings import Settings, read_nodes
 from protofed.deploy.spoken import spoken
 from protofed.deploy.wire import LARGEST, OLDEST, PROTOCOL, Packet, Range, check_protocol, pack, spoken_by, unpack
@@ -21,7 +22,7 @@ from protofed.errors import LostError, RefusedError
 from protofed.experiment import Experiment
 from protofed.internal.version import VERSION
 from protofed.methods import build_method
-from protofed.runs.network_label import MOST_CLASSES, is_usable
+from protofed.runs.network_label import MOST_CLASSES, NetworkLabel, is_usable
 
 LOG = logging.getLogger("flwr")
 LARGEST_SAMPLE = 2**24
@@ -42,6 +43,7 @@ NO_DATA = "it brings no data, but others do: say --data"
 NO_PART = "it joined after the run began, of whose dataset it has no part: say --data"
 SOME_DATA = "it brings data, and nobody did when the run began"
 OTHER_LAYOUT = "its columns, channels or words are not those of the others, whose weights that see them it would share"
+NEW_TOKENS = "it has token ids that the run began without"
 
 
 class Known(NamedTuple):
@@ -67,6 +69,9 @@ class Connections:
         self.brings: bool | None = None  # likewise
         self.protocol: int | None = None  # likewise
         self.layout: str | None = None  # likewise, where clients share weights that see samples; nothing for any
+        self.tokens: int | None = None  # likewise, of all clients whose token ids are arrays'
+        self.form: Form | None = None  # likewise, what they share of their models
+        self._forms: dict[tuple[Any, ...], Form] = {}  # of models, for samples of a shape
         self.refused: dict[int, str] = {}  # nodes
         self.failed: dict[int, str] = {}  # nodes that did not say who they are when they were last asked
         self.registered: dict[int, int] = {}  # the node of each client, where keys say that
@@ -196,14 +201,16 @@ class Connections:
             why = NO_PART
         elif not joined and self.brings not in (None, client.brings):
             why = NO_DATA if self.brings else SOME_DATA
-        elif self._is_laid_out_otherwise(client):
-            why = OTHER_LAYOUT
+        elif self.tokens is not None and self._has_ids(client) and client.shape.tokens > self.tokens:
+            why = NEW_TOKENS
+        elif (unlike := self._unlike(number, client)) is not None:
+            why = unlike
         elif len("".join([*self._names(), *client.classes, *client.domains])) > LONGEST_NAMES:
             why = "the names of its classes and domains are too long"
         elif self.classes is not None and not set(client.classes) <= set(self.classes):
             why = "it has classes that the run began without"
         if why is None:
-            self.known[number] = client
+            self.known[number] = self._with_all_ids(client)
             LOG.info("client %d is node %d and trains on %d samples", number, node, client.samples)
         else:
             self._refuse(node, why)
@@ -228,24 +235,62 @@ class Connections:
                     del self.known[number]
                     self._refuse(client.node, NO_DATA)
 
-    def settle_layout(self) -> str:
+    def settle_layout(self) -> None:
         """Of a run that begins: what most of those that are there have, if they share weights that see samples.
 
         Whoever has another one then, or comes later and has, is refused: columns that are in another order, or words
-        under other numbers, would be averaged unnoticed.
+        under other numbers, would be averaged unnoticed. So is whose samples make the shared weights others.
         """
         self.layout = ""
         if build_method(self.experiment.method, self.experiment.params).shares(SEES_SAMPLES):
             said = Counter(client.layout for _, client in sorted(self.known.items()) if client.layout is not None)
             self.layout = said.most_common(1)[0][0] if said else ""
-        for number, client in list(self.known.items()):
-            if self._is_laid_out_otherwise(client):
-                del self.known[number]
-                self._refuse(client.node, OTHER_LAYOUT)
-        return self.layout
+        self._refuse_unlike()
+        self.tokens = max([client.shape.tokens for client in self.known.values() if self._has_ids(client)], default=0)
+        self.known = {number: self._with_all_ids(client) for number, client in self.known.items()}
+        forms = Counter(self._form(number, client.shape) for number, client in sorted(self.known.items()))
+        self.form = forms.most_common(1)[0][0] if forms else None
+        self._refuse_unlike()
 
-    def _is_laid_out_otherwise(self, client: Known) -> bool:
-        return bool(self.layout) and client.layout not in (None, self.layout)
+    def go_on(self, label: NetworkLabel) -> None:
+        """What holds for a run that began before."""
+        self.classes, self.brings, self.protocol = label["classes"], label["brings"], label["protocol"]
+        shape = Shape(label["shapes"][0], label["tokens"][0], label["masked"][0])
+        self.layout, self.tokens, self.form = label["layout"], max(label["tokens"]), self._form(0, shape)
+
+    def _refuse_unlike(self) -> None:
+        """Refuse whose samples are not those of the others."""
+        for number, client in list(self.known.items()):
+            if (why := self._unlike(number, client)) is not None:
+                del self.known[number]
+                self._refuse(client.node, why)
+
+    def _unlike(self, number: int, client: Known) -> str | None:
+        """Why a client's samples are not those of the run, if so; where there is no model for most it is no one's."""
+        if self.layout and client.layout not in (None, self.layout):
+            return OTHER_LAYOUT
+        if self.form is None or isinstance(self.form, str):
+            return None
+        form = self._form(number, self._with_all_ids(client).shape)
+        return None if form == self.form else form if isinstance(form, str) else OTHER_LAYOUT
+
+    def _form(self, number: int, shape: Shape) -> Form:
+        model = model_of(self.experiment, number)
+        key = model, tuple(shape), shape.tokens, shape.masked
+        if key not in self._forms:
+            self._forms[key] = form_of(self.experiment, model, shape)
+        return self._forms[key]
+
+    @staticmethod
+    def _has_ids(client: Known) -> bool:
+        """Whether its token ids are an array's, which mean what its owner says; those of a text are in its layout."""
+        return not client.layout and client.shape.tokens > 0
+
+    def _with_all_ids(self, client: Known) -> Known:
+        """As many token ids as all clients have together."""
+        if not (self.tokens and self._has_ids(client)):
+            return client
+        return client._replace(shape=Shape(client.shape, self.tokens, client.shape.masked))
 
     def _refuse(self, node: int, why: str) -> None:
         self.refused[node] = why

@@ -11,7 +11,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from protofed.deploy.records import from_records, to_records
-from protofed.deploy.wire import LOST, REFUSED, Packet
+from protofed.deploy.wire import FAILED, LOST, REFUSED, Packet
 from protofed.errors import RefusedError
 from protofed.messages import Traffic
 
@@ -124,12 +124,12 @@ def pause_after(seconds: float) -> float:
 
 
 def _reason(error: Error, late: str) -> str:
-    """Flower's own errors, and what an owner refuses, in words; of others the code and the type, for the rest may be
-    anything, of data too.
+    """What a client of ours answers and Flower's own errors, in words; of others the code and the type, for the rest
+    may be anything, of data too.
     """
-    if error.code == REFUSED:
-        words = "".join(one for one in (error.reason or "") if one.isprintable())
-        return f"it refuses: {words[:LONGEST]}"
+    if error.code in (REFUSED, FAILED):
+        words = "".join(one for one in (error.reason or "") if one.isprintable())[:LONGEST]
+        return f"it refuses: {words}" if error.code == REFUSED else f"error {error.code}: {words or 'unknown'}"
     if error.code == LOST:
         return f"refused: {error.reason}"
     if error.code in (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE):  # it has expired

@@ -26,6 +26,7 @@ class Received:
     rounds: int  # that had been played when it was sent
     data: bytes  # an encoded Broadcast, which was screened when it came
     trained_on: str | None = None  # the owner's data, where it is no part of the experiment's
+    tokens: int = 0  # of all clients together, where token ids are arrays'
 
     @property
     def broadcast(self) -> Broadcast:
@@ -36,7 +37,7 @@ class Received:
         """Keep it in place of what was kept before."""
         head = {
             "experiment": dataclasses.asdict(self.experiment),
-            **{name: getattr(self, name) for name in ("classes", "domains", "rounds", "trained_on")},
+            **{name: getattr(self, name) for name in ("classes", "domains", "rounds", "trained_on", "tokens")},
         }
         memory.keep(RECEIVED, json.dumps(head).encode() + b"\n" + self.data)
 

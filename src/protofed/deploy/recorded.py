@@ -20,7 +20,7 @@ from protofed.deploy.bare_grid import BareGrid
 from protofed.deploy.connections import MOST_SAMPLES
 from protofed.deploy.events import Events, shown
 from protofed.deploy.records import parts_of, size_of
-from protofed.deploy.wire import LOST, REFUSED
+from protofed.deploy.wire import FAILED, LOST, REFUSED
 from protofed.experiment import Experiment
 from protofed.runs.progress import Progress, Standing
 from protofed.runs.run import Interrupted
@@ -180,7 +180,7 @@ def _outcome(error: Error) -> dict[str, str]:
         return {"failed": "its process died"}
     if error.code == ErrorCode.NODE_UNAVAILABLE:
         return {"failed": "it is gone"}
-    return {"failed": shown(error.reason or "") if error.code == LOST else f"error {error.code}"}
+    return {"failed": shown(error.reason or "") if error.code in (FAILED, LOST) else f"error {error.code}"}
 
 
 class RecordedProgress(Progress):

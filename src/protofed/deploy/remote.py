@@ -260,7 +260,8 @@ class Remote(Clients):
     ) -> dict[int, Question]:
         """What each of some clients is asked, by its node."""
         there = self.clients.known
-        named = {"classes": self.federation.classes, "domains": self.clients.domains(self.federation.domains)}
+        federation, tokens = self.federation, self.clients.tokens or 0
+        named = {"classes": federation.classes, "domains": self.clients.domains(federation.domains), "tokens": tokens}
         facts = self.clients.facts(clock=[self.clock.round, self._told_who()], **named)
         sent = {member: None if broadcast is None else self.method.send(broadcast, member) for member in kinds}
         same: dict[tuple[int, str], Packet] = {}  # what is sent to several is written once

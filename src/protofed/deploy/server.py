@@ -56,12 +56,12 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings, progress: Prog
         raise UserError("--out", settings.out, why, hint="go on with a version that speaks it")
     clients = Connections(grid, experiment, settings, old["run"] if old else secrets.token_hex(8))
     if old:
-        clients.classes, clients.brings, clients.protocol = old["classes"], old["brings"], old["protocol"]
-        clients.layout = old["layout"]
+        clients.go_on(old)
     members = clients.members()
     there = clients.wait(len(members), settings.wait, members)
     clients.protocol = clients.protocol or clients.settle()
-    clients.layout = clients.settle_layout() if clients.layout is None else clients.layout
+    if clients.layout is None:
+        clients.settle_layout()
     there = [number for number in there if number in clients.known]
     if len(there) < settings.minimum:
         others = clients.absent(set(members) - set(there))
@@ -69,6 +69,9 @@ def serve(grid: Grid, experiment: Experiment, settings: Settings, progress: Prog
         lack = f"{len(there)} of at least {settings.minimum} clients came within {settings.wait:g} s"
         raise LostError("; ".join([lack, *reasons]))
     said = old or _label(clients)
+    if len(said["classes"]) == 1:
+        why = f"all clients' samples are of the class {said['classes'][0]!r}, and a model tells two or more apart"
+        raise misused("--data", why)
     if too_large(said):
         named = {number: (len(client.classes), list(client.shape)) for number, client in sorted(clients.known.items())}
         raise UserError(

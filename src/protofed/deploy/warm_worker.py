@@ -14,17 +14,14 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import IO, Any
 
-from protofed.data import load
 from protofed.data.sources import cache
-from protofed.data.sources.tables import TableOptions
-from protofed.deploy.client import LOG, Failed, WarmClient
+from protofed.deploy.client import LOG, Failed, WarmClient, check_data
 from protofed.deploy.events import EVENTS, Events
 from protofed.deploy.log_lines import Stamped, formatter
 from protofed.deploy.owner import PLACES, Owner, keys
 from protofed.deploy.signatories import signatory_of
 from protofed.deploy.wire import FAILED, Packet, read_frame, write_frame
 from protofed.errors import UserError
-from protofed.experiment import Experiment
 
 
 class OwnersWord:
@@ -57,9 +54,7 @@ def serve(word: OwnersWord, questions: IO[bytes], answers: IO[bytes]) -> None:
         owner = word.read()
         assert owner is not None  # it was not read before
         signatory_of(owner)
-        if owner.data is not None:  # or this client would be online, and fail in every run
-            columns = TableOptions.of(Experiment.from_mapping(owner.columns))
-            load(owner.data, None if owner.data_dir is None else Path(owner.data_dir), columns=columns)
+        check_data(owner)  # or this client would be online, and fail in every run
     except UserError as error:
         write_frame(answers, {"error": str(error), "hint": error.hint})
         return

@@ -22,7 +22,7 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Batch, Clock, Method, Server, Trained, Turn
-from protofed.models.encoder import Encoder
+from protofed.models.encoder import FrozenEncoder
 from protofed.models.layers import BatchNorm, Dropout, step
 from protofed.models.net import Net
 from protofed.prototypes import class_means
@@ -76,7 +76,7 @@ class Privacy(ABC):
     noisy_counts: ClassVar[bool] = False  # prototypes may count more samples than there are
     one_by_one: ClassVar[bool] = False  # one client's upload must not decide what becomes of another's
 
-    def __init__(self, experiment: Experiment, engine: Engine, encoder: Encoder | None, who: Who) -> None:
+    def __init__(self, experiment: Experiment, engine: Engine, encoder: FrozenEncoder | None, who: Who) -> None:
         """`who` says who takes part in a round, by its number from 0."""
         self.experiment, self.engine, self._who = experiment, engine, who
         self._rounds: list[Sequence[int]] = []
@@ -123,7 +123,7 @@ class ClientLevel(Privacy):
 
     one_by_one: ClassVar[bool] = True
 
-    def __init__(self, experiment: Experiment, engine: Engine, encoder: Encoder | None, who: Who) -> None:
+    def __init__(self, experiment: Experiment, engine: Engine, encoder: FrozenEncoder | None, who: Who) -> None:
         super().__init__(experiment, engine, encoder, who)
         check_client_level(experiment, engine.method)
 
@@ -165,7 +165,7 @@ class ExampleLevel(Privacy):
 
     noisy_counts: ClassVar[bool] = True
 
-    def __init__(self, experiment: Experiment, engine: Engine, encoder: Encoder | None, who: Who) -> None:
+    def __init__(self, experiment: Experiment, engine: Engine, encoder: FrozenEncoder | None, who: Who) -> None:
         super().__init__(experiment, engine, encoder, who)
         self.frozen = is_frozen(experiment, engine.method, engine.groups)
         if engine.name != "sequential":
@@ -303,7 +303,7 @@ def privacy_over_a_network(experiment: Experiment, engine: Engine, who: Who) -> 
     return found
 
 
-def privacy_of(experiment: Experiment, engine: Engine, encoder: Encoder | None, who: Who) -> Privacy | None:
+def privacy_of(experiment: Experiment, engine: Engine, encoder: FrozenEncoder | None, who: Who) -> Privacy | None:
     """What an experiment asks for, if it can be had."""
     if not (experiment.hides_clients or experiment.hides_examples):
         return None

@@ -17,6 +17,9 @@ from protofed.errors import UserError
 SESSION = "session:"
 """Before the name of an object that no other process can find: one of a notebook, or made inside a function."""
 
+WITH = "@"
+"""Between the name of a function that makes a module and the file of its weights."""
+
 _given: WeakValueDictionary[str, Any] = WeakValueDictionary()
 """Objects of this session by name; who uses one holds it."""
 _importing: list[str] = []

@@ -44,6 +44,7 @@ class ServerState(NamedTuple):
     rounds: int  # that were played
     attack: Mapping[str, Tensor] = MappingProxyType({})  # what attackers remember
     flight: Mapping[str, Tensor] = MappingProxyType({})  # of asynchronous rounds: turns that go on, and the pool
+    data: str = ""  # a digest of what clients held at the beginning; older checkpoints have none
 
 
 class Checkpoint:
@@ -105,7 +106,7 @@ class Checkpoint:
             tensors |= {f"slots/{number}": slots for number, slots in self._slots.items()}
             tensors |= {f"digests/{number}": digests for number, digests in self._digests.items()}
             self._sync()
-            write_tensors(self.file, tensors, {"rounds": str(state.rounds)}, alone=True)
+            write_tensors(self.file, tensors, {"rounds": str(state.rounds), "data": state.data}, alone=True)
             self._named = {number: slots.clone() for number, slots in self._slots.items()}
 
         self._begin(write, groups[0].device)
@@ -139,7 +140,7 @@ class Checkpoint:
             attack = _part(state, "attack/") | _part(state, OLD_ATTACK)
             kept = _part({name: tensor for name, tensor in state.items() if not name.startswith(OLD_ATTACK)}, "kept/")
             broadcast = replace(Broadcast.from_flat(_part(state, "server/")), kept=kept)
-            return ServerState(broadcast, rounds, attack, _part(state, "flight/"))
+            return ServerState(broadcast, rounds, attack, _part(state, "flight/"), about.get("data", ""))
         except WRONG as error:
             raise self._unreadable(error) from None
 

@@ -83,6 +83,12 @@ class RunFolder:
             self._claim = claim
         return self
 
+    def release(self) -> None:
+        """Let others write here again."""
+        if self._claim is not None:
+            self._claim.close()
+            self._claim = None
+
     def is_played(self) -> bool:
         """Whether a process is playing it; where files have no locks, that is assumed."""
         with (self.path / "config.yaml").open("rb") as file:
@@ -100,9 +106,7 @@ class RunFolder:
         try:
             self.checkpoint.__exit__(kind, error, at)
         finally:
-            if self._claim is not None:
-                self._claim.close()
-                self._claim = None
+            self.release()
 
     def experiment(self) -> Experiment:
         """What was run, if config.yaml is as it was written."""

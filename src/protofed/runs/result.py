@@ -99,6 +99,8 @@ class Result:
         stays: weights that stay at the clients, so that there is no averaged model though the method's score is of one;
             None where there is one, or need not be.
         encoder: the card of the frozen encoder whose features stood for images; None without one.
+        preparation: what happens to samples before models see them: `kind`, `mean`, `std`, `tokens`, `masked`, once for
+            all clients, or for those in `clients`; None where clients are elsewhere.
         privacy: `client` or `example`, where something is promised.
         epsilon: what that has cost; None for ∞.
         delta: the chance with which the promise may not hold.
@@ -144,6 +146,7 @@ class Result:
     drawn_anew: list[str] | None = None
     stays: list[str] | None = None
     encoder: dict[str, Any] | None = None
+    preparation: list[dict[str, Any]] | None = None
     privacy: str | None = None
     epsilon: float | None = None
     delta: float | None = None
@@ -238,7 +241,8 @@ class Result:
         del values["folder"]
         if self.privacy is None:
             del values["epsilon"]
-        for name in ("most_clusters", *FURTHER, "drift", "drawn_anew", "stays", "encoder", "privacy", "delta"):
+        optional = ("drift", "drawn_anew", "stays", "encoder", "preparation", "privacy", "delta")
+        for name in ("most_clusters", *FURTHER, *optional):
             if values[name] is None:
                 del values[name]
         for entry in values["accuracy"].values():

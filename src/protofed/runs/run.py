@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -370,6 +371,10 @@ class Run:
         state = folder.checkpoint.load(groups)
         if state is None:
             return
+        if state.data and not folder.over_network and state.data != self.data_digest:
+            folder.release()  # who mends the data goes on in the same process
+            why = f"its samples, labels or who holds them are not those that {folder.path} was trained on"
+            raise UserError("--dataset", self._dataset_name(self.experiment), why)
         self.history = self.ranks.first(lambda: folder.read_rounds(state.rounds))
         ended = self.over()
         for place, played in enumerate(self.history[:-1] if ended else self.history):
@@ -405,7 +410,12 @@ class Run:
         """What the next round depends on beside the clients' models, for a checkpoint."""
         attack: AttackMemory = {} if self.pipeline.attacking is None else self.pipeline.attacking.memory
         flight = {**self.clients.state(), **self.pipeline.state()}
-        return ServerState(self.broadcast, len(self.history), attack, flight)
+        return ServerState(self.broadcast, len(self.history), attack, flight, self.data_digest)
+
+    @cached_property
+    def data_digest(self) -> str:
+        """Of what clients held at the beginning; of clients that are elsewhere nothing is known."""
+        return self.setup.federation.digest(features=self.encoder is not None) if self.clients.here else ""
 
     def client_memory(self, group: Group) -> int:
         """Bytes a client has to keep between rounds: what it does not receive, or its whole last model; its memory."""
@@ -430,13 +440,17 @@ class Run:
         lacks = lacking(self.method, group, self.method.send(self.broadcast, group.members[0]))
         return sorted(lacks) or None if self.method.score.startswith("global/") else None
 
+    @staticmethod
+    def _dataset_name(experiment: Experiment) -> str:
+        return CUSTOM if is_federation(experiment.dataset) else experiment.dataset
+
     def result(self, folder: RunFolder | None) -> Result:
         """What came out so far."""
         experiment = self.clients.trained_on(self.experiment)
         accuracy = summarise(self.history)
         result = Result(
             method=self.method.name,
-            dataset=CUSTOM if is_federation(experiment.dataset) else experiment.dataset,
+            dataset=self._dataset_name(experiment),
             split=experiment.split,
             clients=self.federation.total,
             rounds=len(self.history),
@@ -459,6 +473,7 @@ class Run:
             drawn_anew=None if experiment.start is None else self._drawn_anew(),
             stays=self._stays(),
             encoder=None if self.encoder is None else dataclasses.asdict(self.encoder.card),
+            preparation=self.setup.federation.prepared if self.clients.here else None,
             privacy=None if self.privacy is None else experiment.privacy,
             epsilon=None if self.privacy is None else self.privacy.spent(len(self.history)),
             delta=None if self.privacy is None else experiment.delta,

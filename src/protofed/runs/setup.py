@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,11 +21,12 @@ from protofed.engines.private import Privacy, privacy_of
 from protofed.errors import UserError, missing_value
 from protofed.evaluation.names import asked_metrics
 from protofed.experiment import Experiment, flag_of, with_absolute_paths
+from protofed.internal.plugins import is_code
 from protofed.messages import Broadcast
 from protofed.methods import build_method
 from protofed.methods.base import Clock, Method
 from protofed.models import ModelSpec
-from protofed.models.encoder import Encoder
+from protofed.models.encoder import FrozenEncoder, read_encoder
 from protofed.runs.clients import Clients
 from protofed.runs.process import process_settings
 from protofed.server.asynchronous import check_method
@@ -50,7 +50,7 @@ class Setup:
     engine_reason: str  # why this engine was taken
     device: torch.device
     ranks: Ranks  # the processes of the run
-    encoder: Encoder | None = None
+    encoder: FrozenEncoder | None = None
     drift: Drift | None = None
     attack: Attack | None = None
     defences: Sequence[Defence] = ()
@@ -169,7 +169,7 @@ def _check_patience(experiment: Experiment, federation: Federation, strictly: bo
         raise UserError("--patience", experiment.patience, why)
 
 
-def _public_images(experiment: Experiment, method: Method, encoder: Encoder | None) -> torch.Tensor | None:
+def _public_images(experiment: Experiment, method: Method, encoder: FrozenEncoder | None) -> torch.Tensor | None:
     """The public, unlabelled images of a method that needs some."""
     if experiment.public is not None:
         check_name(experiment.public, "--public")  # of a comparison whose other methods need none, too
@@ -178,20 +178,25 @@ def _public_images(experiment: Experiment, method: Method, encoder: Encoder | No
         return None
     if experiment.public is None:
         raise missing_value("--public", f"{method.name} needs a public dataset, such as digit-domains")
-    images = dataset_of(experiment, experiment.public, None, encoder).train.x
-    images = images if exchange is None else images[: exchange.public_images]
-    return images if encoder is None else encoder.features(images)
+    found = dataset_of(experiment, experiment.public, None, encoder)
+    images = found.train.x if exchange is None else found.train.x[: exchange.public_images]
+    return images if encoder is None else encoder.features(images, found.preparation)
 
 
-def _encoder(experiment: Experiment, device: torch.device) -> Encoder | None:
-    """The frozen encoder of an experiment, which alone decides how images or text are seen."""
+def _encoder(experiment: Experiment, device: torch.device) -> FrozenEncoder | None:
+    """The frozen encoder of an experiment, which alone decides how images or text are seen, unless it is code."""
     if experiment.encoder is None:
         return None
-    for name in ("image_size", "normalise", "augment", "tokenizer", "vocabulary", "length"):
+    own = is_code(experiment.encoder)
+    if own and experiment.normalise == "client":
+        why = "the encoder sees all samples in one way, whoever's they are"
+        raise UserError("--normalise", experiment.normalise, why)
+    decided = () if own else ("image_size", "normalise", "tokenizer", "vocabulary", "length")
+    for name in ("augment", *decided):
         if getattr(experiment, name) != getattr(Experiment, name):
             why = "the encoder knows what it sees, and sees every sample once"
             raise UserError(flag_of(name), getattr(experiment, name), why)
-    return Encoder.read(Path(experiment.encoder), device)
+    return read_encoder(experiment.encoder, device)
 
 
 def _resolved(experiment: Experiment, engine: Engine) -> Experiment:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from protofed.data.encodings import Encoding
+from protofed.data.series_encoding import shown
 from protofed.errors import UserError
 
 
@@ -40,13 +41,13 @@ class Examples(NamedTuple):
         return torch.cdist(features.double(), self.features.double()).argmin(-1)
 
     def told(self, rows: Tensor, names: Sequence[str], encoding: Encoding | None) -> list[dict[str, Any]]:
-        """Some of them in words: class, client, number and, if there is an encoding, the sample."""
+        """Some of them in words: class, client, number and, unless they are pictures, the sample."""
         return [
             {
                 "class": names[int(self.labels[row])],
                 "client": int(self.clients[row]),
                 "number": row,
-                "sample": None if encoding is None else encoding.show(self.x[row]),
+                "sample": shown(self.x[row]) if encoding is None else encoding.show(self.x[row]),
             }
             for row in rows.tolist()
         ]

@@ -20,6 +20,7 @@ from protofed.experiment import Experiment
 from protofed.methods import parameters
 from protofed.methods.base import Method
 from protofed.models import MODELS, factory_of
+from protofed.models.encoder import Encoder
 from protofed.prototypes import Prototypes, class_means
 from protofed.randomness import generator
 from protofed.runs.folder import RunFolder
@@ -132,6 +133,9 @@ def export_run(
         without: clients whose data nothing is made of.
         examples: training samples that are kept with each prototype.
     """
+    if not isinstance(run.encoder, Encoder | None):
+        why = "an exported model holds no code, and this encoder is your own"
+        raise UserError("--encoder", run.experiment.encoder, why)
     members = {member: found for member, found in run.federation.members.items() if member not in without}
     if client is not None and client not in members:
         raise UserError("--client", client, f"clients are numbered from 0 to {len(run.federation.members) - 1}")
@@ -252,7 +256,7 @@ def _card(
     experiment, client = run.experiment, run.federation.members[chosen]
     specs = experiment.model.split(",")
     shape, dtype, preparation = tuple(client.train.x.shape[1:]), client.train.x.dtype, client.preparation
-    if run.encoder is not None:
+    if isinstance(run.encoder, Encoder):
         seen = run.encoder.card
         shape, dtype, preparation = seen.shape, seen.dtype, seen.preparation
     tested = summarise(run.history) if any(played.accuracy for played in run.history) else {}

@@ -14,6 +14,7 @@ from protofed.data.images import fit_bytes
 from protofed.data.records import read_records
 from protofed.data.sources.archives import LARGEST, SUFFIXES, Tree, decode
 from protofed.data.sources.npz import npz_samples
+from protofed.data.tables import TableEncoding
 from protofed.errors import UserError
 from protofed.serving.card import ModelCard
 
@@ -31,6 +32,9 @@ def read(paths: Sequence[Path], card: ModelCard) -> tuple[list[str], Tensor]:
 
 def _read(path: Path, card: ModelCard) -> tuple[list[str], Tensor]:
     if path.suffix == ".npz" and path.is_file():
+        if isinstance(card.encoding, TableEncoding):
+            why = "the model takes rows of a table, and an array does not say which column is which"
+            raise UserError("PATH", str(path), why, hint="give a CSV or Parquet file with a header")
         x = of_array(npz_samples(path), card)
         if not len(x):
             raise UserError("PATH", str(path), "its array is empty")

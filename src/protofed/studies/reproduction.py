@@ -20,7 +20,7 @@ from protofed.experiment import PATHS, flag_of
 from protofed.internal.schema import made
 from protofed.internal.yaml_files import read_yaml
 from protofed.methods import build_method
-from protofed.models.encoder import Encoder
+from protofed.models.encoder import read_encoder
 from protofed.runs.folder import RunFolder
 from protofed.studies.comparison import parted
 from protofed.studies.papers import EACH_ROUND, PaperCell, Target, Trial, chosen, find_target, needs_file
@@ -107,7 +107,7 @@ class ReproductionStudy(Study[Reproduction]):
     def begin(self, folder: Path | None) -> Self:
         """Begin, or go on with a folder that the same study has begun, with whatever number of jobs."""
         if self.machine.get("encoder") is not None:
-            Encoder.read(Path(self.machine["encoder"]), torch.device("cpu"))
+            read_encoder(str(self.machine["encoder"]), torch.device("cpu"))
         if folder is None or not self.config(folder).is_file():
             return super().begin(folder)
         begun = self.open(folder)

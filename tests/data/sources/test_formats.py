@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from protofed.data import load
+from protofed.data.preparation import Preparation
 from protofed.data.sources.leaf import femnist, femnist_split
 from protofed.data.sources.mat import read_mat, svhn, svhn_beginning
 from protofed.data.sources.npz import npz, npz_samples
@@ -311,6 +312,46 @@ def test_npz_with_names_and_its_own_test_part(tmp_path: Path) -> None:
     assert dataset.test.labels.tolist() == [0, 2]
     assert (dataset.domains, dataset.train.domains.tolist()) == (("a", "b", "c"), [1, 0, 1])
     assert int(dataset.test.x.max()) == 1
+
+
+IDS, FLOATS = np.arange(40).reshape(10, 4), np.arange(40.0).reshape(10, 4)
+PIXELS = np.zeros((10, 4, 4), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("array", "said", "expected"),
+    [
+        (FLOATS, {"mean": np.arange(4), "std": np.ones(4)}, Preparation("standardise", (0, 1, 2, 3), (1, 1, 1, 1))),
+        (PIXELS, {"mean": np.array([0.5]), "std": np.array([0.25])}, Preparation("pixels", (0.5,), (0.25,))),
+        (IDS, {"tokens": np.int64(99)}, Preparation(tokens=99)),
+    ],
+)
+def test_an_npz_may_say_what_happens_to_its_samples(
+    array: Array, said: dict[str, Any], expected: Preparation, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "mine.npz", x=array, labels=np.arange(10) // 5, **said)
+    assert load(f"npz:{tmp_path / 'mine.npz'}").preparation == expected
+    assert load(f"npz:{tmp_path / 'mine.npz'}").preparation == expected  # from the cache
+
+
+@pytest.mark.parametrize(
+    ("array", "said", "why"),
+    [
+        (FLOATS, {"mean": np.arange(4)}, "numbers have `mean` and `std`"),
+        (FLOATS, {"tokens": np.int64(9)}, "token ids have `tokens`"),
+        (FLOATS, {"mean": np.arange(3), "std": np.ones(3)}, "give 4 of each"),
+        (FLOATS, {"mean": np.arange(4), "std": np.zeros(4)}, "above 0"),
+        (FLOATS, {"mean": np.full(4, np.nan), "std": np.ones(4)}, "finite"),
+        (FLOATS, {"mean": np.ones((4, 1)), "std": np.ones(4)}, "one for each channel"),
+        (IDS, {"mean": np.arange(4), "std": np.ones(4)}, "token ids have `tokens`"),
+        (IDS, {"tokens": np.int64(9)}, "ids go up to 35"),
+        (IDS, {"tokens": np.array([99])}, "a whole number"),
+    ],
+)
+def test_what_an_npz_says_of_its_samples_must_fit(array: Array, said: dict[str, Any], why: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", x=array, labels=np.arange(10) // 5, **said)
+    with pytest.raises(UserError, match=f"mine.npz.*{why}"):
+        load(f"npz:{tmp_path / 'mine.npz'}")
 
 
 @pytest.mark.parametrize(

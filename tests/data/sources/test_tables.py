@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -297,39 +296,6 @@ def test_parquet(tmp_path: Path) -> None:
     packed, plain = load(f"parquet:{tmp_path / 'people.parquet'}"), read(write(tmp_path / "people.csv"))
     assert torch.equal(packed.train.x, plain.train.x)
     assert packed.encoding == plain.encoding
-
-
-MEMORY = """
-import resource, sys
-from pathlib import Path
-import safetensors.torch
-from protofed.data import load
-from protofed.data.sources import cache
-cache.keep = False
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-load("csv:" + sys.argv[1])
-before = peak()
-load("csv:" + sys.argv[2])
-print(peak() - before)
-"""
-
-
-@pytest.mark.slow
-def test_memory_of_reading(tmp_path: Path) -> None:
-    """At most three times the file's size, over what a small table has taken."""
-    rng = np.random.default_rng(0)
-    names = ",".join(f"c{i}" for i in range(50))
-    for name, rows in (("small.csv", 100), ("large.csv", 100_000)):
-        with (tmp_path / name).open("w") as file:
-            file.write(f"{names},label\n")
-            for start in range(0, rows, 100):
-                values = rng.normal(size=(100, 50)).tolist()
-                file.writelines(
-                    ",".join(f"{v:.6f}" for v in row) + f",{start + i & 3}\n" for i, row in enumerate(values)
-                )
-    words = [sys.executable, "-c", MEMORY, str(tmp_path / "small.csv"), str(tmp_path / "large.csv")]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert 0 < int(done.stdout) <= 3 * (tmp_path / "large.csv").stat().st_size
 
 
 def test_a_look_at_a_table(tmp_path: Path) -> None:

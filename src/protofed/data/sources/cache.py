@@ -19,7 +19,7 @@ from protofed.data.preparation import Preparation
 from protofed.data.samples import Dataset, Samples
 from protofed.internal.atomic_files import cache_folder, write_file
 
-VERSION = 3
+VERSION = 4
 """To be raised when a reader makes something else of the same files."""
 
 LARGE = 2**26

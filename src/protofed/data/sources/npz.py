@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -15,12 +15,15 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from protofed.data.holdout import fifth_out
-from protofed.data.samples import Dataset, Samples
+from protofed.data.preparation import Preparation
+from protofed.data.samples import Dataset, Samples, is_picture
 from protofed.data.sources.files import MOST
 from protofed.errors import UserError
 from protofed.internal.inflating import unzipped
 
 KEYS = ("x", "labels", "domains")
+GIVEN = ("mean", "std", "tokens")
+"""What a file may say of its samples: statistics to standardise with, or how many token ids there may be."""
 IMAGES = "images"
 """Another name of `x`."""
 HEADER = 2**16
@@ -28,7 +31,10 @@ HEADER = 2**16
 
 
 def npz(paths: Sequence[Path], _: int | None) -> Dataset:
-    """Arrays `x` or `images`, `labels`, maybe `domains`, and with `test_` before; else every fifth is a test."""
+    """Arrays `x` or `images`, `labels`, maybe `domains`, and with `test_` before; else every fifth is a test.
+
+    `mean` and `std`, of each channel, or `tokens`, say what happens to samples before a model sees them.
+    """
     path = paths[0]
     arrays = _arrays(path)
     halves = ["", "test_"] if any(name.startswith("test_") for name in arrays) else [""]
@@ -49,7 +55,37 @@ def npz(paths: Sequence[Path], _: int | None) -> Dataset:
     train, test = parts if len(parts) == 2 else fifth_out(parts[0])
     if not len(test):
         raise UserError("PATH", str(path), "every fifth of a class is for testing, and no class has five")
-    return Dataset.of(path.stem, train, test, classes, names if "domains" in arrays else ())
+    domains_named = names if "domains" in arrays else ()
+    return Dataset.of(path.stem, train, test, classes, domains_named, _preparation(path, train.x, arrays))
+
+
+def _preparation(path: Path, x: Tensor, arrays: dict[str, Any]) -> Preparation | None:
+    """What the file says of it; None where it says nothing."""
+    said = {name: arrays[name] for name in GIVEN if name in arrays}
+    if not said:
+        return None
+    try:
+        made = _made_of(said, x)
+        made.check(x)
+    except UserError as error:
+        names = " and ".join(f"`{name}`" for name in said)
+        raise UserError("PATH", str(path), f"its {names}: {error.reason}") from None
+    return made
+
+
+def _made_of(said: dict[str, Any], x: Tensor) -> Preparation:
+    """The preparation that arrays say."""
+    ids = x.dtype == torch.int64
+    if said.keys() != ({"tokens"} if ids else {"mean", "std"}):
+        raise UserError("arrays", list(said), "token ids have `tokens`, and numbers have `mean` and `std`")
+    if ids:
+        if said["tokens"].dtype.kind not in "iu" or said["tokens"].ndim:
+            raise UserError("tokens", said["tokens"].dtype, "it must be a whole number")
+        return Preparation(tokens=int(said["tokens"]))
+    if any(array.dtype.kind not in "fiu" or array.ndim != 1 for array in said.values()):
+        raise UserError("mean and std", "arrays", "they must be numbers, one for each channel")
+    mean, std = (tuple(said[name].astype(float).tolist()) for name in ("mean", "std"))
+    return Preparation("pixels" if is_picture(x) else "standardise", mean, std)
 
 
 def npz_samples(path: Path) -> Tensor:
@@ -68,7 +104,7 @@ def _arrays(path: Path) -> dict[str, Any]:
         with zipfile.ZipFile(path) as archive:
             total = sum(entry.file_size for entry in archive.infolist())
             if total <= MOST:
-                known = {f"{half}{what}" for half in ("", "test_") for what in (*KEYS, IMAGES)}
+                known = {*GIVEN, *(f"{half}{what}" for half in ("", "test_") for what in (*KEYS, IMAGES))}
                 names = [name.removesuffix(".npy") for name in archive.namelist()]
                 for half in ("", "test_"):
                     if {f"{half}x", f"{half}{IMAGES}"} <= {*names}:
@@ -88,7 +124,6 @@ def _arrays(path: Path) -> dict[str, Any]:
 def _array(path: Path, name: str, content: bytearray) -> Any:
     """The array in a .npy file, of numbers or text; numpy's reader makes room for what a header says it holds."""
     file = BytesIO(memoryview(content)[:HEADER])
-    read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
     shape, fortran, kind = read_header(file)
     rest = memoryview(content)[file.tell() :]
     if kind.hasobject:
@@ -97,6 +132,13 @@ def _array(path: Path, name: str, content: bytearray) -> Any:
     if math.prod(shape) * kind.itemsize != len(rest):
         raise ValueError(f"its header says {shape} of {kind}, and {len(rest)} bytes follow")
     return np.frombuffer(rest, kind).reshape(shape, order="F" if fortran else "C")
+
+
+def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, Any]:
+    """Shape, order and dtype of the array in a .npy file."""
+    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
+    shape, fortran, kind = read(file)
+    return shape, fortran, kind
 
 
 def _numbers(path: Path, what: str, arrays: Sequence[Any]) -> tuple[list[Tensor], list[str]]:

@@ -25,6 +25,8 @@ from protofed.errors import UserError
 from protofed.internal.schema import fits
 
 SIDE = 32
+OBJECTS = "O8"
+"""What numpy writes for an array of objects."""
 PLACES = 2**24
 """In which a pickle may keep things: 256 MB."""
 
@@ -54,13 +56,19 @@ class _Dtype:
 
 
 class _Array:
-    """What numpy's _reconstruct makes: an array that is filled by its state."""
+    """What numpy's _reconstruct makes: an array that is filled by its state; one of objects is a list of them."""
 
     def __init__(self, *_: object) -> None:
-        self.array = np.empty(0)
+        self.array: np.ndarray[Any, Any] | None = np.empty(0)
+        self.objects: list[Any] | None = None
 
     def __setstate__(self, state: Sequence[Any]) -> None:
         _, shape, dtype, fortran, content = state
+        if dtype.code == OBJECTS:
+            if not isinstance(content, list) or math.prod(shape) != len(content):
+                raise pickle.UnpicklingError(f"an array of objects is not of {shape}")
+            self.objects, self.array = content, None
+            return
         raw = content.encode("latin1") if isinstance(content, str) else content
         kind = dtype.numpy()
         if not isinstance(raw, bytes) or math.prod(shape) * kind.itemsize != len(raw):
@@ -137,7 +145,30 @@ def read_pickle(path: Path | str, content: bytes, by_number: bool = False) -> di
         named: dict[Any, Any] = {name: value for name, value in loaded.items() if type(name) is int}
     else:
         named = {_text(name): value for name, value in loaded.items() if isinstance(name, bytes | str)}
-    return {name: value.array if isinstance(value, _Array) else value for name, value in named.items()}
+    if any(isinstance(value, _Array) and value.array is None for value in named.values()):
+        raise damaged(path, "it holds an array of objects, and must hold numbers")
+    return {name: _plain(value) for name, value in named.items()}
+
+
+def objects_in(content: bytes | bytearray) -> list[dict[str, Any]]:
+    """The dicts in a pickled array of objects, with arrays of numbers, lists of objects, text and numbers in them.
+
+    Raises:
+        UnpicklingError: it asks for anything else, or is no such array.
+    """
+    look_through(bytes(content))
+    found = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+    held = found.objects if isinstance(found, _Array) else None
+    if held is None or not all(isinstance(one, dict) for one in held):
+        raise pickle.UnpicklingError("it is no array of dicts")
+    return [{_text(name): _plain(value) for name, value in one.items()} for one in held]
+
+
+def _plain(value: Any) -> Any:
+    """An array of numbers, the objects of one of objects, or what it is."""
+    if not isinstance(value, _Array):
+        return value
+    return value.objects if value.array is None else value.array
 
 
 def _text(value: object) -> str:

@@ -42,6 +42,8 @@ class TableOptions:
     categories: str | None
     missing: str
     fill: str
+    divided: bool = False
+    """Whether the split names the column of whose a row is."""
 
     @classmethod
     def of(cls, experiment: Experiment) -> TableOptions:
@@ -52,7 +54,7 @@ class TableOptions:
             if said["client_column"] not in (None, column):
                 why = f"--split {experiment.split} names another column of whose a row is"
                 raise UserError("--client-column", said["client_column"], why)
-            said["client_column"] = column
+            return cls(**said | {"client_column": column}, divided=True)
         return cls(**said)
 
     def check_unused(self, dataset: str) -> None:
@@ -74,7 +76,10 @@ class TableOptions:
                 continue
             if name not in roles:
                 why = f"{path.name} has the columns {listed(names)}"
-                raise UserError(flag_of(option), name, why, hint=suggestion(name, names))
+                flag, said = (
+                    ("--split", f"{BY}{name}") if role == "client" and self.divided else (flag_of(option), name)
+                )
+                raise UserError(flag, said, why, hint=suggestion(name, names))
             if role == "client" and roles[name] in ("label", "domain"):
                 continue  # one column may say both
             if roles[name] != "feature":
