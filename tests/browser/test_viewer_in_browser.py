@@ -97,6 +97,7 @@ def test_runs_below_a_folder_are_compared(folder: Path) -> None:
             assert state in states
         assert browser.find_elements("css selector", "section:not([hidden])") == [browser.find_element("id", "runs")]
         browser.find_element("id", "runs-words").send_keys("both")
+        until(browser, lambda: count(browser, "#runs tbody tr") == 4)
         browser.find_element("id", "runs-all").click()
         until(browser, lambda: count(browser, "#plane circle.point") > 10)
         told = json.loads((folder / "both/compare.json").read_text())
