@@ -49,15 +49,15 @@ BEGIN, END = "<!-- from docs/results/pages.json -->", "<!-- end of pages.json --
 
 def make_run(path: Path, experiment: Experiment, seen: bool = True) -> None:
     """A run that came to its end; with `seen` it has kept features and prototypes."""
-    draw = np.random.default_rng(experiment.seed)
+    draw, clients = np.random.default_rng(experiment.seed), experiment.clients or CLIENTS
     folder = RunFolder.create(path, experiment)
-    played = [_round(number, experiment.clients, draw) for number in range(1, experiment.rounds + 1)]
+    played = [_round(number, clients, draw) for number in range(1, experiment.rounds + 1)]
     for one in played:
         folder.append_round(one)
     if seen:
-        _snapshot(experiment.clients, draw).write(folder.snapshot)
-        _motion(experiment.rounds, experiment.clients, draw).write(folder.motion)
-    folder.result.write_text(_result(experiment, played).to_json(), encoding="utf-8")
+        _snapshot(clients, draw).write(folder.snapshot)
+        _motion(experiment.rounds, clients, draw).write(folder.motion)
+    folder.result.write_text(_result(experiment, clients, played).to_json(), encoding="utf-8")
 
 
 def _round(number: int, clients: int, draw: np.random.Generator) -> Round:
@@ -79,12 +79,12 @@ def _round(number: int, clients: int, draw: np.random.Generator) -> Round:
     )
 
 
-def _result(experiment: Experiment, played: Sequence[Round]) -> Result:
+def _result(experiment: Experiment, clients: int, played: Sequence[Round]) -> Result:
     return Result(
         method=experiment.method,
         dataset=experiment.dataset,
         split=experiment.split,
-        clients=experiment.clients,
+        clients=clients,
         rounds=len(played),
         seed=experiment.seed,
         engine="stacked",

@@ -21,7 +21,8 @@ def panels(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
 
     def kept(figure: Figure, path: Path, **_: Any) -> None:
-        FigureCanvasAgg(figure).draw()
+        canvas: Any = FigureCanvasAgg(figure)  # matplotlib types only a part of it
+        canvas.draw()
         found[:] = figure.axes
         path.touch()
 
