@@ -96,9 +96,9 @@ def test_runs_below_a_folder_are_compared(folder: Path) -> None:
         for state in ("ended", "stopped", "unreadable", "failed: diverged (round 3): the loss became <img"):
             assert state in states
         assert browser.find_elements("css selector", "section:not([hidden])") == [browser.find_element("id", "runs")]
-        browser.find_element("id", "runs-words").send_keys("both")
+        press(browser, "#runs-words", "both")
         until(browser, lambda: count(browser, "#runs tbody tr") == 4)
-        browser.find_element("id", "runs-all").click()
+        browser.execute_script("document.getElementById('runs-all').click()")
         until(browser, lambda: count(browser, "#plane circle.point") > 10)
         told = json.loads((folder / "both/compare.json").read_text())
         means = dict(
@@ -118,7 +118,7 @@ def test_runs_below_a_folder_are_compared(folder: Path) -> None:
         assert ticked == 4
         browser.execute_script("document.querySelector('#runs tbody input:checked').click()")
         until(browser, lambda: count(browser, "#runs input[type=checkbox]:checked") == 3)
-        browser.find_element("id", "runs-none").click()
+        browser.execute_script("document.getElementById('runs-none').click()")
         until(browser, lambda: count(browser, "section:not([hidden])") == 1)
         assert browser.execute_script("return window.hacked") is None
         assert errors(browser) == []
@@ -131,7 +131,7 @@ def test_what_is_damaged_is_told_and_the_rest_goes_on(folder: Path) -> None:
         until(browser, lambda: count(browser, "#runs tbody tr") == 7)
         browser.execute_script("document.querySelector('[aria-label=\"compare damaged\"]').click()")
         until(browser, lambda: "config.yaml" in note(browser))
-        browser.find_element("id", "runs-none").click()
+        browser.execute_script("document.getElementById('runs-none').click()")
         browser.execute_script("document.querySelector('[aria-label=\"compare lost\"]').click()")
         until(browser, lambda: count(browser, "#loss path.curve") == 1)
         until(browser, lambda: "config.yaml" not in note(browser))
@@ -171,7 +171,7 @@ def test_the_motion_goes_on_while_runs_do(long_run: Path, words: tuple[str, ...]
         browser.get(address)
         until(browser, lambda: count(browser, "#runs tbody tr") == 1)
         if words[0] == "ui":
-            browser.find_element("id", "runs-all").click()
+            browser.execute_script("document.getElementById('runs-all').click()")
         until(browser, lambda: count(browser, "#motion circle.sample") > 10 and count(browser, "#plane circle.point"))
         for name, value in chosen.items():
             select(browser, name, value)
