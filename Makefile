@@ -31,7 +31,7 @@ types: .venv/.tests-installed
 unit: .venv/.tests-installed
 	$(ALONE) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# A cell of every table and figure, the notebook, the benchmarks, a release and the slower tests of processes, end to end.
+# A cell of every table and figure, the notebooks, the benchmarks, a release and slower tests of processes, end to end.
 test-slow: .venv/.tests-installed test-install
 	$(BIN)/pip $(INSTALL) -e '.[test,docs,lint,release,notebook]'
 	$(ALONE) $(BIN)/pytest -n 2 -m slow

@@ -16,10 +16,12 @@ data = {"dataset": "digits", "split": "dirichlet", "alpha": 0.1, "clients": 5}
 training = {"model": "mlp", "lr": 0.02, "rounds": 15}
 # %% One run, in memory: what came out, named model/test/rule
 result = protofed.run("mp-fedcl", **data, **training)
-{name: round(accuracy.last, 1) for name, accuracy in result.accuracy.items()}
+result
 # %% Three methods, two seeds, in a folder
 methods = ["mp-fedcl", "fedproto", "fedavg"]
 comparison = protofed.compare(methods, seeds=2, out=here / "compared", jobs=1, **data, **training)
+comparison.plot()
+# %% In numbers
 for row in comparison.rows:
     score, sent = row.accuracy["own/all/nearest"], row.bytes_up_per_round.mean
     print(f"{row.method:10} own/all/nearest {score.mean:.1f} ± {score.std:.1f} %, {sent / 1e3:,.0f} kB up a round")
@@ -47,3 +49,5 @@ print(f"{100 * right / len(test.labels):.1f} % of {len(test.labels)} test images
 # %% Unlike anything it has seen: refused
 noise = test.x[:5].flip(-1).flip(-2) // 2 + 60
 print(model.predict(noise, reject=0.05).classes)
+# %% The five pictures above, as a notebook shows them
+found

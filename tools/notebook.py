@@ -1,4 +1,4 @@
-"""python -m tools.notebook: make and execute a notebook of each script in examples that is one.  make notebook
+"""python -m tools.notebook [NAME...]: make and execute notebooks of scripts in examples.  make notebook
 
 Such a script begins with `# %%`, the mark of a cell. Its notebook has a cell more, which installs ProtoFed where it is
 not: from a wheel beside the notebook, or from the package index.
@@ -7,8 +7,9 @@ not: from a wheel beside the notebook, or from the package index.
 from __future__ import annotations
 
 import importlib
+import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 MARK = "# %%"
@@ -48,19 +49,26 @@ def cells(script: str) -> list[Cell]:
     return [*found[:first], Cell("code", INSTALL), *found[first:]]
 
 
-def main() -> None:
-    """Make and execute all."""
+def executed(script: Path) -> Any:
+    """The notebook of a script, with what its cells show."""
     nbformat, nbclient = map(importlib.import_module, ("nbformat", "nbclient"))
+    notebook = nbformat.v4.new_notebook()
+    for number, cell in enumerate(cells(script.read_text(encoding="utf-8"))):
+        new = nbformat.v4.new_markdown_cell if cell.kind == "markdown" else nbformat.v4.new_code_cell
+        notebook.cells.append(new(cell.source, id=f"cell-{number}"))
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbclient.NotebookClient(notebook, timeout=1200, kernel_name="python3").execute()
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)  # the time of day
+    return notebook
+
+
+def main() -> None:
+    """Make and execute all, or those that are named."""
+    nbformat = importlib.import_module("nbformat")
     for script in scripts():
-        notebook = nbformat.v4.new_notebook()
-        for number, cell in enumerate(cells(script.read_text(encoding="utf-8"))):
-            new = nbformat.v4.new_markdown_cell if cell.kind == "markdown" else nbformat.v4.new_code_cell
-            notebook.cells.append(new(cell.source, id=f"cell-{number}"))
-        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
-        for cell in notebook.cells:
-            cell.metadata.pop("execution", None)  # the time of day
-        nbformat.write(notebook, script.with_suffix(".ipynb"))
+        if script.stem in (sys.argv[1:] or [script.stem]):
+            nbformat.write(executed(script), script.with_suffix(".ipynb"))
 
 
 if __name__ == "__main__":

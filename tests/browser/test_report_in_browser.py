@@ -13,14 +13,35 @@ import pytest
 
 from protofed.report.html import gather, write_report
 from protofed.runs.failure import FailedRun
-from tests.support.chromium import Chrome, barriers, dark, errors, opened, phone, requests, smallest_text, too_wide
+from tests.support.chromium import (
+    Chrome,
+    barriers,
+    click,
+    count,
+    dark,
+    errors,
+    focused,
+    hover,
+    opened,
+    phone,
+    press,
+    printed,
+    requests,
+    select,
+    smallest_text,
+    tap,
+    texts,
+    tip,
+    too_wide,
+    until,
+)
 from tests.support.command_line import succeed
 
 pytestmark = pytest.mark.browser
 
 SECTIONS = (
     *("runs", "summary", "motion", "curves", "loss", "configurations", "holds", "clients", "classes"),
-    *("confusion", "plane", "prototypes", "costs"),
+    *("confusion", "samples", "plane", "prototypes", "costs"),
 )
 EVIL = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
 
@@ -52,15 +73,6 @@ def _afresh(browser: Chrome, page: Path) -> None:
     browser.get(page.as_uri())
 
 
-def count(browser: Chrome, selector: str) -> int:
-    return int(browser.execute_script("return document.querySelectorAll(arguments[0]).length", selector))
-
-
-def texts(browser: Chrome, selector: str) -> list[str]:
-    script = "return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)"
-    return list(browser.execute_script(script, selector))
-
-
 def rows_of(browser: Chrome, section: str) -> list[str]:
     """The rows of its table, the cells between strokes."""
     cells = "[...row.children].map((one) => one.textContent).join('|')"
@@ -70,31 +82,6 @@ def rows_of(browser: Chrome, section: str) -> list[str]:
 
 def data(browser: Chrome) -> dict[str, Any]:
     return dict(json.loads(browser.execute_script("return document.getElementById('data').textContent")))
-
-
-def press(browser: Chrome, selector: str, *keys: str) -> None:
-    browser.execute_script("document.querySelector(arguments[0]).focus()", selector)
-    for key in keys:
-        browser.switch_to.active_element.send_keys(key)
-
-
-def tip(browser: Chrome) -> str:
-    return str(browser.find_element("id", "tip").text)
-
-
-def click(browser: Chrome, selector: str, shift: bool = False) -> None:
-    from selenium.webdriver import ActionChains, Keys
-
-    node = browser.find_element("css selector", selector)
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", node)
-    chain = ActionChains(browser)
-    (chain.key_down(Keys.SHIFT).click(node).key_up(Keys.SHIFT) if shift else chain.click(node)).perform()
-
-
-def select(browser: Chrome, name: str, value: str) -> None:
-    from selenium.webdriver.support.ui import Select
-
-    Select(browser.find_element("id", name)).select_by_value(value)
 
 
 def test_nothing_is_wrong_and_nothing_is_fetched(browser: Chrome, page: Path) -> None:
@@ -173,26 +160,57 @@ def test_a_choice_changes_the_colours(browser: Chrome) -> None:
 
 
 def test_pointing_at_a_mark_says_what_it_is(browser: Chrome) -> None:
-    from selenium.webdriver import ActionChains
-
-    mark = browser.find_element("css selector", "#plane svg .mark")
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", mark)
-    ActionChains(browser).move_to_element(mark).perform()
+    hover(browser, "#plane svg .mark")
     assert "class" in tip(browser)
+    hover(browser, "#clients circle.dot")
+    assert "client 0 (scanned)" in tip(browser)
+
+
+TAPPED = {
+    "#curves svg": "round ",
+    "#loss svg": "round ",
+    "#plane circle.point": "class ",
+    "#plane svg .mark": "prototype of class ",
+    "#clients circle.dot": "client ",
+    "#holds td.cell": "samples",
+    "#confusion td.cell": "answered as",
+    "#samples li": "answered",
+    "#costs rect.bar": "bytes",
+    "#motion circle.sample": "answered",
+}
+
+
+def test_a_tap_says_what_is_there(browser: Chrome) -> None:
+    with phone(browser):
+        browser.refresh()
+        for selector, words in TAPPED.items():
+            tap(browser, selector)
+            until(browser, lambda: words in tip(browser))  # noqa: B023
+            tap(browser, f"{selector.split()[0]} h2")
+            until(browser, lambda: not tip(browser))
+        assert errors(browser) == []
+
+
+def test_dots_have_the_colours_of_their_key(browser: Chrome) -> None:
+    """What is seen through is another colour, which may be told apart from the others less well."""
+    opaque = """
+        const style = (one) => getComputedStyle(one);
+        return [...document.querySelectorAll("circle.dot, circle.point, circle.sample, .mark, .prototype")]
+          .filter((one) => style(one).opacity !== "1" || style(one).fillOpacity !== "1").length"""
+    assert browser.execute_script(opaque) == 0
 
 
 def test_a_crosshair_says_values(browser: Chrome) -> None:
-    from selenium.webdriver import ActionChains
-
-    node = browser.find_element("css selector", "#curves svg")
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", node)
-    ActionChains(browser).move_to_element(node).perform()
+    click(browser, "#curves-seeds")
+    hover(browser, "#curves svg")
     told = tip(browser).splitlines()
     round_ = int(told[0].removeprefix("round "))
     lines, score = data(browser)["lines"], data(browser)["score"]
     for label, runs in lines.items():
         values = [run["curves"][score][round_ - 1] for run in runs]
         assert any(one.startswith(f"{label}: {sum(values) / len(values):.2f}") for one in told[1:]), told
+        seeds = ", ".join(f"seed {run['seed']}: {value:.2f}" for run, value in zip(runs, values, strict=True))
+        assert any(one.endswith(f"({seeds})") for one in told[1:]), told
 
 
 def test_the_keyboard_is_enough(browser: Chrome) -> None:
@@ -208,8 +226,9 @@ def test_the_keyboard_is_enough(browser: Chrome) -> None:
     assert "class" in tip(browser)
     press(browser, "#curves .figure .legend button", Keys.SPACE)
     assert count(browser, "#curves path.curve") == 2
+    assert browser.switch_to.active_element.text == "mp-fedcl"  # where one was
     press(browser, "#runs-by-0", Keys.ENTER)
-    assert browser.switch_to.active_element.get_attribute("id") == "runs-by-0"  # where one was
+    assert focused(browser) == "runs-by-0"
     press(browser, "#client-1", Keys.ENTER)
     assert count(browser, "#clients path.curve") == 2  # of the lines that are not hidden
     unreachable = browser.execute_script("""
@@ -220,13 +239,19 @@ def test_the_keyboard_is_enough(browser: Chrome) -> None:
 
 def test_a_click_on_a_name_hides_its_line(browser: Chrome) -> None:
     click(browser, "#curves .legend li:nth-child(2) button")
-    assert (count(browser, "#curves path.curve"), count(browser, "#loss path.curve")) == (2, 2)
+    drawn = ("#curves path.curve", "#loss path.curve", "#summary tbody tr", "#costs tbody tr", "#curves tbody tr")
+    assert [count(browser, selector) for selector in drawn] == [2] * 5
+    assert texts(browser, "#motion figcaption b") == ["mp-fedcl", "fedavg"]
+    assert count(browser, "#motion polyline.score") == 2
     click(browser, "#curves .legend li:nth-child(2) button")
     assert count(browser, "#curves path.curve") == 3
     click(browser, "#loss .legend li:nth-child(3) button", shift=True)
     assert texts(browser, "#curves .legend button[aria-pressed=true]") == [" fedavg"]
+    click(browser, "#motion .course .legend li:nth-child(3) button")  # now all are hidden
+    assert count(browser, "#motion figure") == count(browser, "#summary tbody tr") == 0
+    click(browser, "#motion .legend li:nth-child(3) button")
     click(browser, "#loss .legend li:nth-child(3) button", shift=True)
-    assert count(browser, "#loss path.curve") == 3
+    assert count(browser, "#loss path.curve") == count(browser, "#costs tbody tr") == 3
 
 
 def test_seeds_and_logarithms(browser: Chrome) -> None:
@@ -259,20 +284,32 @@ def test_choices_redraw(browser: Chrome) -> None:
 def test_runs_are_found_and_sorted(browser: Chrome) -> None:
     box = browser.find_element("id", "runs-words")
     box.send_keys("fedavg")
-    assert count(browser, "#runs tbody tr") == 2
-    assert browser.switch_to.active_element.get_attribute("id") == "runs-words"
+    until(browser, lambda: count(browser, "#runs tbody tr") == 2)
+    assert focused(browser) == "runs-words"
     browser.switch_to.active_element.send_keys(" seed=1")
-    assert texts(browser, "#runs tbody th") == ["fedavg-seed1"]
+    until(browser, lambda: texts(browser, "#runs tbody th") == ["fedavg-seed1"])
     browser.find_element("id", "runs-words").clear()
     browser.find_element("id", "runs-words").send_keys("-fedavg -mp")
-    assert count(browser, "#runs tbody tr") == 2
+    until(browser, lambda: count(browser, "#runs tbody tr") == 2)
     browser.find_element("id", "runs-words").clear()
     browser.execute_script("document.getElementById('runs-words').dispatchEvent(new Event('input'))")
+    until(browser, lambda: count(browser, "#runs tbody tr") == 6)
     place = [re.sub(r" [▴▾]$", "", text) for text in texts(browser, "#runs thead th")].index("%")
     for expected in (True, False):
         click(browser, f"#runs-by-{place}")
         values = [float(text) for text in texts(browser, f"#runs tbody tr > :nth-child({place + 1})")]
         assert values == sorted(values, reverse=expected)
+
+
+def test_a_word_is_looked_for_once(browser: Chrome) -> None:
+    browser.execute_script("""
+        window.drawn = 0;
+        new MutationObserver(() => { window.drawn += 1; }).observe(document.getElementById("runs"), {childList: true});
+        const box = document.getElementById("runs-words");
+        for (const letter of "fedavg") { box.value += letter; box.dispatchEvent(new Event("input")); }
+    """)
+    until(browser, lambda: count(browser, "#runs tbody tr") == 2)
+    assert browser.execute_script("return window.drawn") == 1
 
 
 def test_nothing_keeps_people_out(browser: Chrome) -> None:
@@ -288,11 +325,10 @@ def test_a_phone_shows_all_of_it(browser: Chrome) -> None:
 
 
 def test_it_can_be_printed(browser: Chrome) -> None:
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     shown = "return getComputedStyle(document.querySelector(arguments[0])).display"
-    hidden = [browser.execute_script(shown, selector) for selector in ("nav", "#curves .controls")]
-    whole = browser.execute_script("return getComputedStyle(document.querySelector('.tall')).overflowY")
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    with printed(browser):
+        hidden = [browser.execute_script(shown, selector) for selector in ("nav", "#curves .controls")]
+        whole = browser.execute_script("return getComputedStyle(document.querySelector('.tall')).overflowY")
     assert hidden == ["none", "none"]
     assert whole == "visible"
     assert len(browser.execute_cdp_cmd("Page.printToPDF", {})["data"]) > 10_000
@@ -369,31 +405,3 @@ def test_names_are_text(page: Path, browser: Chrome, tmp_path: Path) -> None:
         browser.refresh()
         assert too_wide(browser) == 0
     assert errors(browser) == []
-
-
-def test_the_motion_plays_and_a_dot_shows_its_sample(browser: Chrome) -> None:
-    from selenium.webdriver import ActionChains, Keys
-    from selenium.webdriver.support.ui import Select, WebDriverWait
-
-    told = data(browser)["motion"]
-    first, second, *_ = told["runs"]
-    samples = len(told["samples"][0]["points"])
-    assert count(browser, "#motion circle.sample") == 2 * samples
-    figure = browser.find_element("css selector", "#motion .figure")
-    assert figure.get_attribute("data-round") == "4"
-    slider = browser.find_element("css selector", "#motion input[type=range]")
-    slider.send_keys(Keys.ARROW_LEFT)
-    assert figure.get_attribute("data-round") == "3"
-    answered = zip(told["runs"][first]["answers"][2], told["samples"][0]["points"], strict=True)
-    right = sum(answer == point[0] for answer, point in answered)
-    assert f"round 3: {right} of {samples} right" in browser.find_element("css selector", "#motion figcaption").text
-    browser.find_element("css selector", "#motion .play").click()
-    WebDriverWait(browser, 20).until(lambda _: figure.get_attribute("data-round") == "4")
-    dot = browser.find_element("css selector", "#motion circle.sample")
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", dot)
-    ActionChains(browser).move_to_element(dot).perform()
-    tip = browser.find_element("id", "tip")
-    assert "answered" in tip.text
-    assert tip.find_elements("css selector", "svg.thumbnail image")
-    Select(browser.find_element("css selector", "#motion select")).select_by_visible_text(second)
-    assert count(browser, "#motion circle.sample") == samples  # both sides show the same

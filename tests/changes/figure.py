@@ -1,4 +1,4 @@
-"""--figures draws traffic too."""
+"""--figures draws what clients send, in numbers, too."""
 
 from pathlib import Path
 
@@ -6,5 +6,5 @@ from tests.support.changed_source import played
 from tests.support.command_line import succeed
 
 succeed(Path(), "report", str(played()), "--figures", "figures")
-assert Path("figures/traffic.png").stat().st_size > 1000
-assert Path("figures/traffic.svg").is_file()
+assert Path("figures/scalars.png").stat().st_size > 1000
+assert Path("figures/scalars.svg").is_file()

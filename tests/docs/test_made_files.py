@@ -10,6 +10,9 @@ import pytest
 from protofed.experiment import Options, options
 from tools import api_page, command_pages, notebook, typed_options
 
+LARGEST = 300_000
+"""Bytes of a notebook."""
+
 
 def test_the_typed_options_are_those_of_the_fields() -> None:
     source = typed_options.MODULE.read_text(encoding="utf-8")
@@ -46,6 +49,9 @@ def test_a_notebook_is_its_executed_script(script: Path) -> None:
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     assert not [out for cell in code for out in cell["outputs"] if out["output_type"] == "error"]
     assert 2 * sum(bool(cell["outputs"]) for cell in code) >= len(code)
+    shown = [kind for cell in code for out in cell["outputs"] for kind in out.get("data", {})]
+    assert {"text/html", "image/png"} & {*shown}  # pictures
+    assert script.with_suffix(".ipynb").stat().st_size < LARGEST
 
 
 def test_a_script_is_a_notebook_if_it_begins_with_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,8 +88,9 @@ def test_the_first_cell_installs_what_is_missing(
 
 
 @pytest.mark.slow
-def test_the_script_of_the_quickstart_runs() -> None:
-    source = (notebook.EXAMPLES / "quickstart.py").read_text("utf-8")
-    names: dict[str, object] = {}
-    exec(source.replace('"rounds": 15', '"rounds": 1'), names)  # quick: that it runs, not what comes out
-    assert names["right"]
+@pytest.mark.parametrize("script", notebook.scripts(), ids=lambda script: script.stem)
+def test_a_notebook_can_be_executed(script: Path) -> None:
+    made = notebook.executed(script)  # a cell that fails raises
+    outputs = [out for cell in made.cells if cell.cell_type == "code" for out in cell.outputs]
+    assert any("image/png" in out.get("data", {}) or "<img" in str(out.get("data", {})) for out in outputs)
+    assert len(json.dumps(made)) < LARGEST

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -415,7 +416,8 @@ def test_nothing_is_asked_of_the_network(comparison: Path) -> None:
 def test_figures_and_tables_for_a_paper(comparison: Path, tmp_path: Path) -> None:
     succeed(tmp_path, "report", str(comparison), "--out", "r.html", "--figures", "figures")
     made = {path.name for path in (tmp_path / "figures").iterdir()}
-    names = {"curves-rounds", "curves-bytes", "curves-seconds", "clients"}
+    names = {"curves-rounds", "curves-bytes", "curves-seconds", "clients", "loss", "classes", "traffic", "time"}
+    names |= {f"prototypes-{what}" for what in ("each", "mean", "drift", "padded")}
     names |= {f"{what}-{method}" for what in ("holds", "confusion", "plane") for method in ("fedproto", "fedavg")}
     assert made == {f"{name}.{kind}" for name in names for kind in ("pdf", "png", "svg")} | {
         "figures.tex",
@@ -508,8 +510,12 @@ def test_a_rate_that_is_swept_is_ranked(comparison: Path, tmp_path: Path) -> Non
 def drawn(data: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
     """The axes of each figure, by its name."""
     found: dict[str, list[Any]] = {}
-    keep = lambda figure, path, **_: found.update({path.stem: figure.axes})  # noqa: E731
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", keep)
+
+    def keep(figure: Figure, _: Path, name: str) -> list[Path]:
+        found[name] = figure.axes
+        return []
+
+    monkeypatch.setattr(figures, "save_figure", keep)
     write_figures(data, folder)
     return found
 
@@ -530,7 +536,7 @@ def test_a_method_has_one_colour_in_every_figure(
 def test_planes_have_a_colour_a_class_and_heat_maps_begin_at_zero(
     comparison: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = gather([comparison])
+    data = deepcopy(gather([comparison]))
     look = data["looks"]["fedavg"]
     look["holds"] = [[7] * 10] * 3  # equal counts
     found = drawn(data, tmp_path, monkeypatch)
@@ -541,7 +547,114 @@ def test_planes_have_a_colour_a_class_and_heat_maps_begin_at_zero(
         (image,) = axes.images
         assert image.get_clim() == (0, max(map(max, matrix)))
         assert [text.get_text() for text in axes.texts] == [str(value) for row in matrix for value in row]
+        assert [text.get_text() for text in axes.get_xticklabels()] == look["classes"]
     assert to_hex(found["holds-fedavg"][0].images[0].cmap(1.0)) != "#ffffff"
+
+
+def key_of(axes: Any) -> dict[str, Any]:
+    """The entries of a figure's key, by their words."""
+    legend = axes.get_legend()
+    return {text.get_text(): entry for text, entry in zip(legend.get_texts(), legend.legend_handles, strict=True)}
+
+
+def test_marks_and_rows_say_what_they_are(comparison: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = deepcopy(gather([comparison]))  # what it holds is remembered
+    look = data["looks"]["fedproto"]
+    look["domains"], look["homes"], look["classes"] = ["mill", "port"], [0, 1, -1], [f"kind {n}" for n in range(10)]
+    found = drawn(data, tmp_path, monkeypatch)
+    rows = [text.get_text() for text in found["holds-fedproto"][0].get_yticklabels()]
+    assert rows == ["0 (mill)", "1 (port)", "2"]
+    assert [text.get_text() for text in found["confusion-fedproto"][0].get_yticklabels()] == look["classes"]
+    assert [text.get_text() for text in found["classes-2"][0].get_yticklabels()] == ["fedavg"]  # of other names
+    key = key_of(found["plane-fedproto"][0])
+    assert [name for name in key if "kind" not in name] == ["client's class mean", "global prototype"]
+    for kind, name in enumerate(("client's class mean", "global prototype")):
+        (vertices,) = (one.vertices.tolist() for one in key[name].get_paths())
+        (marks,) = (one.vertices.tolist() for one in found["plane-fedproto"][0].collections[kind + 1].get_paths())
+        assert vertices == marks
+        assert len(vertices) == 4 + kind  # a triangle and a square, with the point where they end again
+
+
+def test_figures_show_how_runs_went(comparison: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = deepcopy(gather([comparison]))
+    for number, runs in enumerate(data["lines"].values()):
+        runs[0]["domains"] = {"global/domain/head": {"mill": 10.0 + number, "port": 20.0}}
+        runs[0]["profile"] = {"sections": {"training": {"share": 0.5}}}
+    found = drawn(data, tmp_path, monkeypatch)
+    for (label, runs), line in zip(data["lines"].items(), found["loss"][0].get_lines(), strict=True):
+        assert line.get_label() == label
+        np.testing.assert_allclose(line.get_ydata(), np.mean([run["loss"] for run in runs], axis=0))
+    each = data["lines"]["fedproto"][0]["prototypes"]["global"]["each"]
+    (line,) = found["prototypes-each"][0].get_lines()
+    assert line.get_label() == "fedproto: global"
+    np.testing.assert_allclose(line.get_ydata(), np.mean(each, axis=1))
+    bars = [bar.get_width() for bar in found["traffic"][0].patches]
+    for number, runs in enumerate(data["lines"].values()):
+        assert sum(bars[4 * number : 4 * number + 4]) == pytest.approx((runs[0]["up"] + runs[0]["down"]) / 1e6)
+    seconds = [bar.get_width() for bar in found["time"][0].patches]
+    for number, runs in enumerate(data["lines"].values()):
+        whole = runs[0]["seconds"][-1] / len(runs[0]["rounds"])
+        assert seconds[2 * number : 2 * number + 2] == pytest.approx([whole / 2, whole / 2])
+    assert [text.get_text() for text in found["domains"][0].texts] == ["10", "20", "11", "20"]
+    confusion = data["looks"]["fedavg"]["confusion"]
+    shares = [f"{100 * row[k] / sum(row):.0f}" if sum(row) else "–" for k, row in enumerate(confusion)]
+    assert [text.get_text() for text in found["classes"][0].texts][10:] == shares
+
+
+def test_what_is_clearly_below_the_best_is_marked(
+    comparison: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = gather([comparison])
+    worse = next(row for row in data["summary"] if not row["cells"][data["score"]]["best"])
+    for p, marked in ((0.06, False), (0.04, True)):
+        worse["cells"][data["score"]]["test"] = {"p_holm": p}
+        found = drawn(data, tmp_path, monkeypatch)
+        names = {f"{row['label']} †" if marked and row is worse else row["label"] for row in data["summary"]}
+        assert {line.get_label() for line in found["curves-bytes"][0].get_lines()} == names
+        assert {text.get_text() for text in found["clients"][0].get_yticklabels()} == names
+        captions = (tmp_path / "figures.tex").read_text()
+        assert captions.count("$^\\dagger$: clearly below the best") == 4 * marked
+
+
+def test_letters_of_figures_stay_letters(comparison: Path, tmp_path: Path) -> None:
+    write_figures(gather([comparison]), tmp_path)
+    assert (tmp_path / "curves-rounds.svg").read_text().count("<text") > 5
+    assert b"/Type3" not in (tmp_path / "curves-rounds.pdf").read_bytes()
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_sweep_has_its_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = (*TINY[2:], "--method", "fedavg,fedproto", "--seeds", "2", "--jobs", "1", "--threads", "1", "--quiet")
+    succeed(tmp_path, "sweep", *words, "--grid", "lr=0.01,0.1", "--out", "swept")
+    drawings: dict[str, list[Any]] = {}
+    monkeypatch.setattr(figures, "save_figure", lambda figure, _, name: drawings.update({name: figure.axes}) or [])
+    succeed(tmp_path, "report", "swept", "--figures", "figures", "--score", "own/all/head")
+    told = json.loads((tmp_path / "swept/sweep.json").read_text())
+    (axes,) = drawings["sweep"]
+    assert axes.get_ylabel().startswith("own/all/head")
+    for container in axes.containers:
+        means = [
+            cell["accuracy"]["own/all/head"]["mean"]
+            for cell in told["cells"]
+            if cell["method"] == container.get_label()
+        ]
+        assert np.asarray(container[0].get_ydata()).tolist() == means
+    assert "over lr" in (tmp_path / "figures/figures.tex").read_text()
+    for damaged in ("{", "[]", '{"grid": {}, "score": null, "cells": [3]}', '{"grid": {"lr": []}, "score": 3}'):
+        (tmp_path / "swept/sweep.json").write_text(damaged)
+        refused(invoke(tmp_path, "report", "swept", "--figures", "figures"))
+
+
+def test_a_long_table_has_several_parts(comparison: Path) -> None:
+    data = gather([comparison])
+    data["summary"] = [{**data["summary"][0], "label": f"line {n}"} for n in range(95)]
+    text = table_environment(data)
+    parts = text.split("\\begin{table}")[1:]
+    assert [part.count("\nline ") for part in parts] == [40, 40, 15]
+    assert [f"Part {n} of 3." in part for n, part in enumerate(parts, 1)] == [True] * 3
+    assert len({*re.findall(r"\\label\{(.*)\}", text)}) == 3
+    assert "\\linewidth" in text
+    assert "textwidth" not in text  # which is that of both columns
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-30, 1.0, 1e30, 3e38])

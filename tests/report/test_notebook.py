@@ -80,7 +80,9 @@ def test_everything_has_a_table_and_a_picture(result: Result, comparison: Compar
         table = html[html.index("<table>") : html.index("</table>")]
         assert all(word in table for word in words), (words, table)
         assert "<dog>" not in html
-        assert isinstance(outcome.plot(), Figure)
+        figure: Any = outcome.plot()
+        assert figure._repr_png_().startswith(b"\x89PNG")  # which is how a notebook shows it
+        assert isinstance(figure, Figure)
 
 
 def test_a_table_of_the_terminal_is_one_of_html(result: Result) -> None:

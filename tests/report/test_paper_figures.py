@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from protofed.report import paper_figures
@@ -19,6 +21,8 @@ def panels(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
 
     def kept(figure: Figure, path: Path, **_: Any) -> None:
+        canvas: Any = FigureCanvasAgg(figure)  # matplotlib types only a part of it
+        canvas.draw()
         found[:] = figure.axes
         path.touch()
 
@@ -31,7 +35,17 @@ def panels(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def reproduce(folder: Path, *words: str) -> None:
     here = ("--variant", "stand-in", "--seeds", "1", "--jobs", "1", "--device", "cpu", "--engine", "sequential")
     succeed(folder, "reproduce", *words, *here, "--threads", "1", "--quiet", "--out", "made")
-    assert {f"figure.{kind}" for kind in ("pdf", "svg", "png")} <= {path.name for path in (folder / "made").iterdir()}
+    made = {path.name for path in (folder / "made").iterdir()}
+    assert {f"figure.{kind}" for kind in ("pdf", "svg", "png", "tex")} <= made
+    assert not [name for name in made if name.startswith(".figure")]
+    text = (folder / "made/figure.tex").read_text()
+    assert f"({words[0]} of " in text
+    assert "{figure.pdf}" in text
+
+
+def words_of(axes: Any) -> list[str]:
+    """The entries of a key."""
+    return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
 def test_features_have_a_panel_a_method(tmp_path: Path, panels: list[Any]) -> None:
@@ -40,6 +54,9 @@ def test_features_have_a_panel_a_method(tmp_path: Path, panels: list[Any]) -> No
     dots, own, server, *_ = panels[0].collections
     assert len(dots.get_offsets()) > 20
     assert len(own.get_offsets()) > len(server.get_offsets()) > 2
+    assert words_of(panels[0])[-2:] == ["client's class mean", "global prototype"]
+    assert [len(one.get_paths()[0].vertices) for one in (own, server)] == [4, 5]  # triangles, squares
+    assert dots.get_alpha() is None
 
 
 @pytest.mark.slow
@@ -54,6 +71,34 @@ def test_who_holds_what_is_a_circle_a_client_and_class(tmp_path: Path, panels: l
     (axes,) = panels
     assert len(axes.collections) == 5
     assert all(len(one.get_sizes()) == 10 for one in axes.collections)
+    inside, dots = axes.get_window_extent(), axes.figure.dpi / 72
+    for one in axes.collections:
+        centres, radii = axes.transData.transform(one.get_offsets()), (one.get_sizes() / np.pi) ** 0.5 * dots
+        for (x, y), radius in zip(centres, radii, strict=True):
+            assert inside.x0 <= x - radius <= x + radius <= inside.x1
+            assert inside.y0 <= y - radius <= y + radius <= inside.y1
+
+
+@pytest.mark.slow
+def test_features_have_a_colour_a_client(tmp_path: Path, panels: list[Any]) -> None:
+    reproduce(tmp_path, "mp-fedcl/fig7", "--only", "office-10")
+    assert panels
+    for axes in panels:
+        (dots, *_) = axes.collections
+        names = words_of(axes)
+        assert all(name.startswith("client ") for name in names)
+        assert len(names) == len({tuple(ink) for ink in dots.get_facecolors().tolist()}) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "only"), [("fedplcc/fig2", "digit-5"), ("fedsc/fig7", "cifar10")])
+def test_features_are_drawn_with_prototypes(tmp_path: Path, panels: list[Any], target: str, only: str) -> None:
+    reproduce(tmp_path, target, "--only", only)
+    assert len(panels) > 1
+    for axes in panels:
+        assert axes.get_title()
+        assert len(axes.collections[0].get_offsets()) > 20
+        assert "client's class mean" in words_of(axes)
 
 
 @pytest.mark.slow

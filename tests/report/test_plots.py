@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
+from protofed.report.page import build
 from protofed.report.plots import COLOURS, colour, palette, sweep_figure, sweep_plot
 from protofed.studies.comparison import MethodRow
 from protofed.studies.spread import Spread
@@ -47,11 +49,20 @@ def distance(one: str, other: str, eyes: str) -> float:
     return float(sum((a - b) ** 2 for a, b in zip(lab(one, eyes), lab(other, eyes), strict=True)) ** 0.5)
 
 
+def grounds() -> set[str]:
+    """What the page draws on: the page and its sections, light and dark."""
+    style = (build.HERE / "page.css").read_text(encoding="utf-8")
+    return {*re.findall(r"--(?:paper|panel): (#[0-9a-f]{6})", style)}
+
+
 @pytest.mark.parametrize("eyes", EYES)
 def test_ten_classes_are_told_apart_on_a_light_page_and_on_a_dark_one(eyes: str) -> None:
     assert len(COLOURS) >= 10
-    for one, other in itertools.combinations([*COLOURS, "#ffffff", "#14171a"], 2):
+    assert len(grounds()) == 4
+    for one, other in itertools.combinations(COLOURS, 2):
         assert distance(one, other, eyes) > TOLD_APART, (one, other)
+    for one, ground in itertools.product(COLOURS, grounds()):
+        assert distance(one, ground, eyes) > TOLD_APART, (one, ground)
 
 
 def test_the_colour_blind_see_other_colours() -> None:

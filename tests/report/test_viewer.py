@@ -8,11 +8,12 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import pytest
@@ -22,11 +23,13 @@ from protofed.errors import UserError
 from protofed.experiment import Experiment
 from protofed.internal import loopback
 from protofed.internal.digests import checked_yaml
-from protofed.internal.loopback import LoopbackServer
+from protofed.internal.loopback import LoopbackServer, Page
 from protofed.internal.yaml_files import read_yaml
+from protofed.report.html import content, looks, motions, run_data
 from protofed.report.html.content import numbers
 from protofed.report.index import Index, Row, listed, options_of
-from protofed.report.viewer import server
+from protofed.report.motion import gather_motion
+from protofed.report.viewer import MOST, server
 from protofed.runs.failure import FailedRun
 from protofed.runs.folder import RunFolder
 from protofed.runs.result import Result
@@ -267,6 +270,69 @@ def test_who_is_slow_holds_a_place_for_a_while_only(tmp_path: Path, monkeypatch:
         for one in slow:
             one.close()
         assert get(served, "runs.json")[0] == 200
+
+
+def test_who_reads_slowly_holds_a_place_for_a_while_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(tmp_path / "run")
+    monkeypatch.setattr(loopback._Handler, "timeout", 0.5)
+    monkeypatch.setattr(loopback, "AT_ONCE", 1)
+    size = 64 * 2**20  # more than the system takes off the server's hands
+    with answering(tmp_path) as served, socket.socket() as reader:
+        served.pages = {**served.pages, "/large": Page(lambda _: "x" * size)}
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.settimeout(60)
+        port = served.server_address[1]
+        reader.connect(("127.0.0.1", port))
+        reader.sendall(f"GET /large HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+        begun, came = time.monotonic(), len(reader.recv(1))
+        while not served.places.acquire(blocking=False):
+            assert time.monotonic() - begun < 60
+            came += len(reader.recv(1))  # a byte at a time
+            time.sleep(0.01)
+        served.places.release()
+        assert get(served, "runs.json")[0] == 200
+        with suppress(ConnectionError):
+            while part := reader.recv(2**20):
+                came += len(part)
+        assert came < size
+
+
+def test_the_list_does_not_wait_for_what_takes_long(comparison: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = Event(), Event()
+
+    def slow(names: dict[Path, str]) -> dict[str, Any]:  # noqa: ARG001
+        begun.set()
+        assert go_on.wait(60)
+        return {}
+
+    monkeypatch.setattr(content, "details", slow)
+    with answering(comparison) as served:
+        asking = Thread(target=get, args=(served, "details.json"))
+        asking.start()
+        try:
+            assert begun.wait(60)
+            assert get(served, "runs.json")[0] == get(served, "studies.json")[0] == 200
+            assert asking.is_alive()
+        finally:
+            go_on.set()
+            asking.join()
+
+
+def test_what_takes_long_is_found_once(comparison: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "copy"
+    shutil.copytree(comparison / "both", place)
+    planes, projections = Mock(wraps=looks.plane), Mock(wraps=gather_motion)
+    monkeypatch.setattr(looks, "plane", planes)
+    monkeypatch.setattr(motions, "gather_motion", projections)
+    with answering(place) as served:
+        ids = ",".join(row["id"] for row in json.loads(get(served, "runs.json")[1])["runs"])
+        for _ in range(2):
+            get(served, f"details.json?runs={ids}")
+        assert (planes.call_count, projections.call_count) == (2, 1)
+        os.utime(place / "fedavg-seed0/motion.safetensors")
+        get(served, f"details.json?runs={ids}")
+        assert (planes.call_count, projections.call_count) == (3, 2)
+    assert run_data.REMEMBERED >= MOST
 
 
 def test_a_message_names_what_cannot_be_read(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def report_command(
     from protofed.report.html import gather, write_report
     from protofed.report.html.figures import write_figures
     from protofed.report.html.latex import table_columns
+    from protofed.studies.sweeps import Sweep, SweepStudy
 
     path = out or folders[0] / "report.html"
     if not path.parent.is_dir() and out is not None:
@@ -55,10 +56,12 @@ def report_command(
             raise unknown("--score", score, data["scores"])
         data["score"] = score
     asked = table_columns(data, columns.split(",") if columns else ())
+    ended = [one for folder in folders if (one := folder / SweepStudy.end).is_file()] if figures else []
+    sweeps = [Sweep.read(one) for one in ended]
     write_report(data, path)
     print(path)
     if figures is not None:
-        made = write_figures(data, figures, asked)
+        made = write_figures(data, figures, asked, sweeps)
         print(f"{len(made)} figures and tables: {figures}", file=sys.stderr)
 
 

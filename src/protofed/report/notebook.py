@@ -28,9 +28,26 @@ MOST = 20
 """Images of predictions that are listed and drawn."""
 
 
-@singledispatch
-def figure_of(outcome: object) -> Figure:
+class ShownFigure(Figure):
+    """A figure that a notebook shows when it is the last line of a cell."""
+
+    def _repr_png_(self) -> bytes:
+        image = BytesIO()
+        self.savefig(image, dpi=100, format="png")
+        return image.getvalue()
+
+
+def figure_of(outcome: object) -> ShownFigure:
     """The picture of an outcome."""
+    figure: Any = drawing_of(outcome)
+    figure.__class__ = ShownFigure
+    shown: ShownFigure = figure
+    return shown
+
+
+@singledispatch
+def drawing_of(outcome: object) -> Figure:
+    """The same as any program may use it."""
     raise NotImplementedError(type(outcome))
 
 
@@ -42,9 +59,7 @@ def table_of(outcome: object) -> TextTable:
 
 def html_of(outcome: Any) -> str:
     """The table and the picture as HTML that needs nothing else."""
-    image = BytesIO()
-    figure_of(outcome).savefig(image, dpi=100, format="png")
-    picture = b64encode(image.getvalue()).decode()
+    picture = b64encode(figure_of(outcome)._repr_png_()).decode()
     return f'{html_table(table_of(outcome))}<img alt="" src="data:image/png;base64,{picture}">'
 
 
@@ -79,7 +94,7 @@ def predictions_table(found: Predictions) -> TextTable:
     return TextTable(titles, lines, caption=f"{len(found)} images" if len(found) > MOST else "")
 
 
-@figure_of.register
+@drawing_of.register
 def result_figure(result: Result) -> Figure:
     """Accuracies on the left, the training loss on the right, over rounds; the method's score is thick."""
     figure, (left, right) = _figure(2)
@@ -95,7 +110,7 @@ def result_figure(result: Result) -> Figure:
     return figure
 
 
-@figure_of.register
+@drawing_of.register
 def comparison_figure(comparison: Comparison) -> Figure:
     """One accuracy of every method over rounds: the mean over seeds, and one standard deviation around it."""
     figure, (axes,) = _figure(1)
@@ -124,16 +139,16 @@ def mean_curve(runs: Sequence[Result], score: str) -> tuple[list[int], list[floa
     return rounds, [statistics.fmean(one) for one in values], spreads
 
 
-figure_of.register(Sweep)(sweep_figure)
+drawing_of.register(Sweep)(sweep_figure)
 
 
-@figure_of.register
+@drawing_of.register
 def federation_figure(federation: Federation) -> Figure:
     """Who holds what."""
     return heat_map_figure(federation.counts, federation.classes)
 
 
-@figure_of.register
+@drawing_of.register
 def predictions_figure(found: Predictions) -> Figure:
     """A bar for each of an image's best classes, as long as its distance; of what is refused they are grey."""
     figure, (axes,) = _figure(1)

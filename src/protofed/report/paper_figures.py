@@ -1,4 +1,4 @@
-"""The papers' figures, drawn of what `protofed reproduce` has run: figure.pdf, figure.svg and figure.png."""
+"""The papers' figures, drawn of what `protofed reproduce` has run: figure.pdf, .svg and .png, and figure.tex."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protofed.evaluation.snapshot import Snapshot
-from protofed.report.html.figures import FORMATS
+from protofed.internal.atomic_files import write_text
+from protofed.report.html.latex import figure_environments
 from protofed.report.html.looks import plane
-from protofed.report.plots import MARKERS, colour, palette, plot
+from protofed.report.plots import colour, key_of_shapes, palette, plot, save_figure, shape
 from protofed.runs.folder import RunFolder
 from protofed.studies.papers import Drawing
 from protofed.studies.reproduced import ReproducedCell, Reproduction
@@ -25,6 +26,16 @@ ACROSS = 4
 """Panels in a row, at most."""
 LARGEST = 220.0
 """Square points of the largest circle of a figure of who holds what."""
+ROOM = 0.12
+"""Around the circles, as a part of the width: the largest one fits into it."""
+WORDS = {
+    "values": "The mean over {seeds}; bars are one standard deviation.",
+    "rounds": "The mean over {seeds}.",
+    "features": "t-SNE of features of test samples (dots) and of prototypes, first seed.",
+    "features by client": "t-SNE of features of test samples, first seed.",
+    "holdings": "The area of a circle is the number of training samples.",
+}
+"""What is drawn, for the caption."""
 
 
 class Panel(NamedTuple):
@@ -55,8 +66,18 @@ def draw(outcome: Reproduction, folder: Path) -> None:
             _features(axes, seen, drawn, panel.client) if drawn.what == "features" else _holdings(axes, seen)
         else:
             _lines(axes, panel.rows, outcome, drawn.what)
-    for kind in FORMATS:
-        figure.savefig(folder / f"figure.{kind}", dpi=200)
+    save_figure(figure, folder, "figure", dpi=200)
+    write_text(folder / "figure.tex", figure_environments({"figure": _caption(outcome, drawn)}))
+
+
+def _caption(outcome: Reproduction, drawn: Drawing) -> str:
+    """What the figure shows, of which paper, and by which protocol."""
+    target = outcome.target
+    seeds = max(len(row.ours.values) for row in outcome.rows if row.ours is not None)
+    what = f"{drawn.what} by client" if drawn.by == "client" else drawn.what
+    words = WORDS[what].format(seeds=f"{seeds} seeds" if seeds > 1 else "one seed")
+    protocol = f" Protocol: {target.about}." if target.variant else ""
+    return f"{target.title} ({target.name} of {target.paper}). {words}{protocol}"
 
 
 def _panels(outcome: Reproduction) -> list[Panel]:
@@ -127,7 +148,7 @@ def _features(axes: Axes, seen: Snapshot, drawn: Drawing, client: int | None) ->
     every = zip(points, seen.points.tolist(), strict=True)
     shown = [(place, what) for place, what in every if client in (None, what[2])]
     inks = [colour(what[column]) for _, what in shown]
-    _scatter(axes, [place for place, _ in shown], inks, s=5, alpha=0.7)
+    _scatter(axes, [place for place, _ in shown], inks, s=5)
     if drawn.by == "class":
         for kind in range(len(seen.kinds)):
             some = [
@@ -137,11 +158,12 @@ def _features(axes: Axes, seen: Snapshot, drawn: Drawing, client: int | None) ->
             ]
             if some:
                 inks = [colour(cls) for _, cls in some]
-                shape = MARKERS[(kind + 1) % len(MARKERS)]
-                _scatter(axes, [place for place, _ in some], inks, s=26, marker=shape, edgecolors="black")
+                _scatter(axes, [place for place, _ in some], inks, s=26, marker=shape(kind), edgecolors="black")
     for number in sorted({what[column] for _, what in shown})[:10]:
         name = seen.classes[number] if drawn.by == "class" else f"client {number}"
         axes.scatter([], [], s=8, color=colour(number), label=name)
+    if drawn.by == "class":
+        key_of_shapes(axes, seen.kinds)
     axes.legend(fontsize=5, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     axes.set(xticks=[], yticks=[])
 
@@ -156,7 +178,8 @@ def _holdings(axes: Axes, seen: Snapshot) -> None:
     most = max(1, int(seen.holds.max()))
     for client, counts in enumerate(seen.holds.tolist()):
         sizes = [LARGEST * count / most for count in counts]
-        axes.scatter(range(len(counts)), [client] * len(counts), s=sizes, color=colour(client), alpha=0.8)
+        axes.scatter(range(len(counts)), [client] * len(counts), s=sizes, color=colour(client))
+    axes.margins(ROOM)
     axes.set_yticks(range(len(seen.holds)))
     if len(seen.classes) <= 20:
         axes.set_xticks(range(len(seen.classes)), seen.classes, rotation=90 if max(map(len, seen.classes)) > 2 else 0)

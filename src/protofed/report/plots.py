@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import colorsys
 from collections.abc import Iterable, Sequence
-from functools import singledispatch
+from functools import partial, singledispatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +14,7 @@ from protofed.studies.choose_k import Choice
 from protofed.studies.sweeps import Sweep, SweepCell
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLOURS = (
@@ -23,9 +24,13 @@ COLOURS = (
 """For ten classes: found by a search for the largest least distance, also as the colour-blind see them (tests), among
 colours that are seen on a light page and on a dark one."""
 MARKERS = "osD^vPX"
+SHAPES = ("^", "s", "D")
+"""Of prototypes in a plane: clients' class means, and the first and further sets of the server, as on the page."""
 DASHES = ("-", "--", ":", "-.")
 GOLDEN = 0.618034
 """Of a turn: hues so far apart come near each other as late as possible."""
+FORMATS = ("pdf", "svg", "png")
+"""Of a figure; LaTeX includes the first."""
 
 
 class Style(NamedTuple):
@@ -53,6 +58,37 @@ def palette(names: Iterable[str]) -> dict[str, Style]:
     }
 
 
+def shape(kind: int) -> str:
+    """The mark of a kind of prototypes."""
+    return SHAPES[min(kind, len(SHAPES) - 1)]
+
+
+def key_of_shapes(axes: Axes, kinds: Sequence[str]) -> None:
+    """Entries for a legend: what the marks of prototypes in a plane are."""
+    for number, kind in enumerate(kinds):
+        name = "client's class mean" if kind == "local" else f"{kind} prototype"
+        axes.scatter(
+            [], [], s=12, color="#999999", marker=shape(number), edgecolors="black", linewidths=0.4, label=name
+        )
+
+
+def save_figure(figure: Figure, folder: Path, name: str, dpi: int = 300) -> list[Path]:
+    """Write NAME.pdf, NAME.svg and NAME.png.
+
+    Fonts stay fonts: journals refuse outlines in a PDF, and text in an SVG can be edited.
+    """
+    from matplotlib import rc_context
+
+    def draw(draft: Path, kind: str) -> None:
+        figure.savefig(draft, dpi=dpi, format=kind)
+
+    paths = [folder / f"{name}.{kind}" for kind in FORMATS]
+    with rc_context({"pdf.fonttype": 42, "svg.fonttype": "none"}):
+        for path in paths:
+            write_file(path, partial(draw, kind=path.suffix[1:]))
+    return paths
+
+
 @singledispatch
 def plot(outcome: object, folder: Path) -> None:
     """Write the plot of a study's outcome into its folder; most have none."""
@@ -69,13 +105,18 @@ def sweep_figure(sweep: Sweep) -> Figure:
     """The score over the first swept name, a line for each method and setting of the other names."""
     from matplotlib.figure import Figure
 
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    draw_sweep(figure.add_subplot(), sweep)
+    return figure
+
+
+def draw_sweep(axes: Axes, sweep: Sweep) -> None:
+    """The same into axes."""
     first, *_ = sweep.grid
     values = list(sweep.grid[first])
     places = places_of(values)
     score, lines = sweep.shown_score, lines_of(sweep)
     styles = palette(lines)
-    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
-    axes = figure.add_subplot()
     for label, cells in lines.items():
         style = styles[label]
         having = [cell for cell in cells if score in cell.row.accuracy]
@@ -103,7 +144,6 @@ def sweep_figure(sweep: Sweep) -> Figure:
     axes.grid(alpha=0.3)
     if axes.has_data():
         axes.legend(fontsize=8)
-    return figure
 
 
 def _seeds_of(sweep: Sweep, score: str) -> str:

@@ -23,7 +23,7 @@ MOST = 100
 
 
 class Viewer:
-    """What the page asks for, one question at a time.
+    """What the page asks for: the list one question at a time, and beside it what takes long, one at a time too.
 
     Args:
         folder: with runs in it or below it, or where they will be.
@@ -35,7 +35,7 @@ class Viewer:
 
     def __init__(self, folder: Path, everything: bool = False) -> None:
         self.index, self.everything = Index(folder), everything
-        self._mutex = threading.Lock()
+        self._listing, self._reading = threading.Lock(), threading.Lock()
 
     def page(self, query: Query) -> str:  # noqa: ARG002 - it is the same whatever is asked
         """The page, still without runs."""
@@ -44,12 +44,12 @@ class Viewer:
 
     def runs(self, query: Query) -> str:  # noqa: ARG002
         """The list of runs."""
-        with self._mutex:
+        with self._listing:
             return json.dumps(listed(self.index.rows()), allow_nan=False)
 
     def studies(self, query: Query) -> str:  # noqa: ARG002
         """What studies have still to do, and what runs them again."""
-        with self._mutex:
+        with self._listing:
             found = [study for folder in self.index.folders if (study := self._study(folder)) is not None]
             return json.dumps({"studies": found})
 
@@ -57,14 +57,14 @@ class Viewer:
         """The numbers of some runs that are compared."""
         from protofed.report.html.content import numbers  # and torch, which the list does without
 
-        with self._mutex:
+        with self._reading:
             return json.dumps(numbers(self._asked(query)), allow_nan=False)
 
     def details(self, query: Query) -> str:
         """What takes longer to find of them."""
         from protofed.report.html.content import details
 
-        with self._mutex:
+        with self._reading:
             return json.dumps(details(self._asked(query)), allow_nan=False)
 
     def _asked(self, query: Query) -> dict[Path, str]:

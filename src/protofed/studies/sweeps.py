@@ -7,16 +7,17 @@ import dataclasses
 import io
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from protofed.errors import UserError, missing_value
 from protofed.evaluation import accuracy as evaluation
 from protofed.evaluation.names import asking_for, check_metric, split_name
 from protofed.experiment import Experiment
 from protofed.internal.higher import ask
+from protofed.internal.schema import made, read_json, require
 from protofed.methods import METHODS, method_class
 from protofed.runs.failure import FailedRun
 from protofed.runs.result import Result, common_score
@@ -24,6 +25,7 @@ from protofed.studies.comparison import CUT_SHORT, MethodRow, parted, rows_of, s
 from protofed.studies.frames import frame_of
 from protofed.studies.grid import Grid, GridStudy, Setting, is_of_data, text_of
 from protofed.studies.significance import tests_csv, tests_of
+from protofed.studies.spread import Spread
 from protofed.studies.workers import Ending
 
 if TYPE_CHECKING:
@@ -159,9 +161,45 @@ class Sweep:
                 writer.writerow([*values, cell.method, "failed", len(cell.row.failed), 0, cell.row.seeds])
         return text.getvalue()
 
+    @classmethod
+    def read(cls, path: Path) -> Sweep:
+        """Read what `to_json` wrote; the results themselves are in the folders of the runs.
+
+        Args:
+            path: a file sweep.json.
+
+        Returns:
+            The sweep, without results.
+
+        Raises:
+            UserError: the file cannot be read as one.
+        """
+        found = read_json(path)
+        require(str(path), found, _Written)
+        cells = [SweepCell(one["setting"], _row(path, one)) for one in found["cells"]]
+        return cls(found["grid"], found["score"], cells, [], str(path.parent))
+
     def files(self) -> dict[str, str]:
         """What is written into its folder, but for the plot."""
         return {"sweep.json": self.to_json(), "sweep.csv": self.to_csv(), "tests.csv": tests_csv(self.tests())}
+
+
+class _Written(TypedDict):
+    """What sweep.json must say to be drawn again."""
+
+    grid: dict[str, list[Any]]
+    score: str | None
+    cells: list[dict[str, Any]]
+
+
+def _row(path: Path, cell: Mapping[str, Any]) -> MethodRow:
+    """A cell's numbers, as they were before they were written."""
+    values = {name: value for name, value in cell.items() if name != "setting"}
+    if not isinstance(cell.get("setting"), dict) or not isinstance(values.get("accuracy"), dict):
+        raise UserError("FILE", str(path), "each cell must have a setting and accuracies")
+    values["accuracy"] = {name: made(str(path), Spread, one) for name, one in values["accuracy"].items()}
+    numbers = [name for name, one in values.items() if name != "accuracy" and isinstance(one, dict)]
+    return made(str(path), MethodRow, values | {name: made(str(path), Spread, values[name]) for name in numbers})
 
 
 def _own(row: MethodRow) -> list[str]:

@@ -11,6 +11,8 @@ from protofed.studies.significance import SURE
 
 COLUMNS = 4
 """Accuracies of a table whose columns nobody has chosen: as many as fit a page beside a method's name."""
+ROWS = 40
+"""Of a table, at most: as many as fit a page. Further ones go into further tables."""
 DAGGER = "†"
 COSTS = {"bytes": "MB", "seconds": "s"}
 """Columns that are no accuracy."""
@@ -59,19 +61,29 @@ def latex(data: Mapping[str, Any], columns: Sequence[str] = ()) -> str:
 
 
 def table_environment(data: Mapping[str, Any], columns: Sequence[str] = ()) -> str:
-    """The table with its caption; it is made narrower where it would not fit the width of the text."""
+    """The table with its caption, made narrower where it would not fit a column; a long one is in several parts."""
+    rows, shown = data["summary"], table_columns(data, columns)
+    parts = [rows[at : at + ROWS] for at in range(0, max(1, len(rows)), ROWS)]
+    tables = []
+    for number, part in enumerate(parts, 1):
+        which = f" Part {number} of {len(parts)}." if len(parts) > 1 else ""
+        tables.append(_table({**data, "summary": part}, shown, which, f"-{number}" if number > 1 else ""))
+    return "\n".join(["% \\usepackage{booktabs,graphicx}", *tables])
+
+
+def _table(data: Mapping[str, Any], columns: Sequence[str], which: str, label: str) -> str:
+    """One of them."""
     about = ", ".join(f"{name} {value}" for name, value in data["about"].items())
     text = latex(data, columns)
-    words = (
-        f"Accuracy in percent after the last round, {spread_of(data)} ({about}). Bold: the best mean.{lost_of(data)}"
-    )
+    lost = lost_of(data)
+    words = f"Accuracy in percent after the last round, {spread_of(data)} ({about}). Bold: the best mean.{lost}{which}"
     if "$^\\dagger$" in text:
         words += f" {DAGGER}: below the best, p < {SURE:g} (paired t-test over seeds, Holm)."
     if "$^*$" in text:
         words += " *: by a rule that the method itself does not have; not ranked."
-    fitting = "\\resizebox{\\ifdim\\width>\\textwidth\\textwidth\\else\\width\\fi}{!}{%"
-    lines = ["% \\usepackage{booktabs,graphicx}", "\\begin{table}", "\\centering"]
-    lines += [f"\\caption{{{escaped(words)}}}", "\\label{tab:summary}"]
+    fitting = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"
+    lines = ["\\begin{table}", "\\centering"]
+    lines += [f"\\caption{{{escaped(words)}}}", f"\\label{{tab:summary{label}}}"]
     return "\n".join([*lines, fitting, f"{text.rstrip()}}}", "\\end{table}"]) + "\n"
 
 
@@ -113,8 +125,13 @@ def _cell(row: Mapping[str, Any], name: str) -> str:
         return f"\\textbf{{{value}}}"
     if cell["diagnostic"]:
         return f"{value}$^*$"
-    test = cell["test"] or {}
-    return f"{value}$^\\dagger$" if test.get("p_holm") is not None and test["p_holm"] < SURE else value
+    return f"{value}$^\\dagger$" if below_best(cell) else value
+
+
+def below_best(cell: Mapping[str, Any] | None) -> bool:
+    """Whether an accuracy is clearly below the best of its setting."""
+    test = (cell or {}).get("test") or {}
+    return test.get("p_holm") is not None and bool(test["p_holm"] < SURE)
 
 
 def _cost(row: Mapping[str, Any], name: str) -> str:

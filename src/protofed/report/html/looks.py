@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from protofed.evaluation.snapshot import Snapshot
-from protofed.report.html.run_data import Lines, short
+from protofed.report.html.run_data import REMEMBERED, Lines, short
 from protofed.report.index import version_of
 from protofed.runs.folder import RunFolder
 
@@ -35,7 +35,7 @@ def colours_needed(looks: Mapping[str, Mapping[str, Any]]) -> int:
     return max((len(look[what]) for look in looks.values() for what in ("classes", "homes", "domains")), default=0)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=REMEMBERED)
 def _look(path: Path, version: str) -> dict[str, Any]:  # noqa: ARG001 - what is remembered is of one version
     """Places in the plane instead of features."""
     seen = Snapshot.read(RunFolder(path).snapshot)

@@ -28,6 +28,8 @@ Lines = Mapping[str, Sequence[Mapping[str, Any]]]
 DIGITS = 4
 MOST = 40
 """Rounds, at most, of which every client's accuracy is kept."""
+REMEMBERED = 256
+"""Runs whose numbers and pictures are remembered: more than are compared at a time."""
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -44,7 +46,7 @@ def problem(path: Path) -> UserError | None:
     return _problem(path, version_of(path))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=REMEMBERED)
 def _problem(path: Path, version: str) -> UserError | None:
     folder = RunFolder(path)
     try:
@@ -58,7 +60,7 @@ def _problem(path: Path, version: str) -> UserError | None:
     return None
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=REMEMBERED)
 def _read(path: Path, version: str) -> dict[str, Any]:  # noqa: ARG001 - what is remembered is of one version
     experiment = Experiment.from_mapping(read_yaml(path / "config.yaml", as_written=True))
     rounds = RunFolder.open(path).played()

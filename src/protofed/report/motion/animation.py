@@ -14,7 +14,7 @@ from protofed.errors import UserError
 from protofed.internal.atomic_files import write_file
 from protofed.report.motion.gathered import GRID
 from protofed.report.page.build import page
-from protofed.report.plots import MARKERS, colour
+from protofed.report.plots import colour, key_of_shapes, shape
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,6 +104,8 @@ def _pictures(data: Mapping[str, Any]) -> Iterator[Image]:
         Plane(figure.add_subplot(grid[n // across, n % across]), label, run, motion["samples"][run["samples"]])
         for n, (label, run) in enumerate(runs.items())
     ]
+    key_of_shapes(planes[0].axes, max((run["kinds"] for run in runs.values()), key=len))
+    planes[0].axes.legend(fontsize=5, loc="lower left", framealpha=0.7)
     drawings: list[Plane | Course] = [*planes]
     drawings.append(Course(figure.add_subplot(grid[down, :]), runs, colours))
     rounds = sorted({at for run in runs.values() for at in run["rounds"]})
@@ -139,7 +141,7 @@ class Plane:
             if (key[0] > 0) == bool(self.trailed)
         }
         self.marks: dict[int, Any] = {
-            kind: axes.scatter([], [], s=34, marker=MARKERS[(kind + 1) % len(MARKERS)], edgecolors="black", zorder=3)
+            kind: axes.scatter([], [], s=34, marker=shape(kind), edgecolors="black", zorder=3)
             for kind in sorted({key[0] for key in keys})
         }
         for drawn in self.marks.values():

@@ -1,6 +1,6 @@
 // Charts, heat maps, legends and tables that components share.
 (() => {
-  const { make, finite, mean, number, tell, hush, steps } = protofed;
+  const { make, finite, mean, number, tell, hush, pointed, steps } = protofed;
   const DISTINCT = 10;  // colours that are easily told apart; dashes help with further lines
   const DASHES = ["", "6 3", "2 3", "8 3 2 3"];
   const dash = (n) => DASHES[Math.floor(n / DISTINCT) % DASHES.length];
@@ -51,13 +51,13 @@
   };
   const path = (points) => points.map(([x, y], n) => `${n ? "L" : "M"}${x.toFixed(1)},${y.toFixed(1)}`).join("");
 
-  // Series {name, n, points: [[x, y, spread]], seeds: [[[x, y]]]} as lines, with a crosshair that says every value.
+  // Series {name, n, points: [[x, y, spread]], seeds: [{name, points}]} as lines, with a crosshair that says every value.
   const chart = (at, view, series, { xlabel, ylabel, logx, logy, say = number, height, label }) => {
     const drawable = ([x, y]) => Number.isFinite(x) && Number.isFinite(y) && (!logx || x > 0) && (!logy || y > 0);
-    const shown = series.map((one) => ({ ...one, points: one.points.filter(drawable), seeds: (one.seeds || []).map((seed) => seed.filter(drawable)) })).filter((one) => one.points.length);
+    const shown = series.map((one) => ({ ...one, points: one.points.filter(drawable), seeds: (one.seeds || []).map((seed) => ({ ...seed, points: seed.points.filter(drawable) })) })).filter((one) => one.points.length);
     if (!shown.length) { at.append(make("p", { class: "note" }, "Nothing to draw: click a name below to show its line.")); return; }
     const ends = ([, y, s]) => (s && !logy ? [y - s, y + s] : [y]);
-    const every = shown.flatMap((one) => [...one.points, ...one.seeds.flat()]);
+    const every = shown.flatMap((one) => [...one.points, ...one.seeds.flatMap((seed) => seed.points)]);
     const wide = width(at);
     const { svg, across, up, left, right, top, bottom } = frame({
       wide, height, x: span(every.map(([x]) => x)), y: span(every.flatMap(ends)), xlabel, ylabel, logx, logy });
@@ -67,7 +67,7 @@
         const band = [...there.map(([x, y, s]) => [x, up(y - (s || 0))]), ...there.map(([x, y, s]) => [x, up(y + (s || 0))]).reverse()];
         svg.append(make("path", { class: "band", d: `${path(band)}Z`, fill: colour, opacity: 0.18 }));
       }
-      for (const seed of one.seeds) svg.append(make("path", { class: "seed", d: path(seed.map(([x, y]) => [across(x), up(y)])), fill: "none", stroke: colour, "stroke-width": 1, opacity: 0.6 }));
+      for (const seed of one.seeds) svg.append(make("path", { class: "seed", d: path(seed.points.map(([x, y]) => [across(x), up(y)])), fill: "none", stroke: colour, "stroke-width": 1, opacity: 0.6 }));
       svg.append(make("path", { class: "curve", d: path(there.map(([x, y]) => [x, up(y)])), fill: "none", stroke: colour, "stroke-width": 2, "stroke-dasharray": dash(one.n) || null }));
       if (there.length < 2) svg.append(...there.map(([x, y]) => make("circle", { cx: x, cy: up(y), r: 3, fill: colour })));
     }
@@ -78,22 +78,22 @@
       const before = one.points.filter(([place]) => place <= x);
       return before.length ? [{ ...one, point: before[before.length - 1] }] : [];
     }).sort((a, b) => b.point[1] - a.point[1]);
-    const words = (n) => [`${xlabel} ${number(places[n])}`, ...near(places[n]).map((one) => `${one.name}: ${say(one.point[1])}${one.point[2] ? ` ± ${say(one.point[2])}` : ""}`)];
+    const each = (one, x) => one.seeds.flatMap((seed) => { const at = seed.points.findLast((point) => point[0] <= x); return at ? [`${seed.name}: ${say(at[1])}`] : []; }).join(", ");
+    const words = (n) => [`${xlabel} ${number(places[n])}`, ...near(places[n]).map((one) => `${one.name}: ${say(one.point[1])}${one.point[2] ? ` ± ${say(one.point[2])}` : ""}${one.seeds.length ? ` (${each(one, places[n])})` : ""}`)];
     const show = (n, x, y) => {
       const place = across(places[n]), box = svg.getBoundingClientRect(), zoom = box.width / wide || 1;
       hair.replaceChildren(make("line", { class: "hair", x1: place, x2: place, y1: top, y2: bottom }), ...near(places[n]).map((one) => make("circle", { cx: across(one.point[0]), cy: up(one.point[1]), r: 4, fill: view.colour(one.n), stroke: "var(--paper)" })));
       hair.setAttribute("visibility", "visible");
       tell(words(n), x === undefined ? box.left + place * zoom : x, y === undefined ? box.top + top * zoom : y);
     };
-    const node = steps(svg, `${label || ylabel} over ${xlabel}`, places.length, (n) => words(n).join("; "), (n) => show(n));
-    svg.addEventListener("pointermove", (event) => {
+    const node = steps(svg, `${label || ylabel} over ${xlabel}`, () => places.length, (n) => words(n).join("; "), (n) => show(n));
+    const leave = () => { hair.setAttribute("visibility", "hidden"); hush(); };
+    pointed(svg, (event) => {
       const box = svg.getBoundingClientRect(), x = ((event.clientX - box.left) / box.width) * wide;
       if (x < left - 20 || x > right + 20) return;
       const nearest = places.reduce((best, place, n) => (Math.abs(across(place) - x) < Math.abs(across(places[best]) - x) ? n : best), 0);
       show(nearest, event.clientX, event.clientY);
-    });
-    const leave = () => { hair.setAttribute("visibility", "hidden"); hush(); };
-    svg.addEventListener("pointerleave", leave);
+    }, leave);
     node.addEventListener("blur", leave);
     at.append(node);
   };

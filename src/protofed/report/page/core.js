@@ -39,7 +39,12 @@ const protofed = (() => {
     tip.style.top = `${Math.max(4, Math.min(y + 14, window.innerHeight - tip.offsetHeight - 4))}px`;
   };
   const hush = () => { tip.hidden = true; };
-  document.addEventListener("pointermove", (event) => {
+  // What a mouse or a finger points at: a tap sends no pointermove, and says that it leaves as soon as it is lifted.
+  const pointed = (node, show, leave = hush) => {
+    for (const kind of ["pointermove", "pointerdown"]) node.addEventListener(kind, show);
+    node.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") leave(); });
+  };
+  pointed(document, (event) => {
     const about = event.target instanceof Element && event.target.closest("[data-tip]");
     if (about) tell(about.dataset.tip.split("\n"), event.clientX, event.clientY);
     else if (!(event.target instanceof Element && event.target.closest(".steps"))) hush();
@@ -47,29 +52,43 @@ const protofed = (() => {
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hush(); });
   window.addEventListener("scroll", hush, { passive: true });
 
-  // A figure whose places are visited with the arrow keys, as those of a slider.
+  // A figure whose places, `count()` of them, are visited with the arrow keys, as those of a slider.
   const steps = (figure, label, count, say, show) => {
     const node = make("div", { class: "steps", tabindex: 0, role: "slider", "aria-label": label, "aria-valuemin": 0 }, figure);
     let at = -1;
     const go = (to) => {
-      at = Math.max(0, Math.min(count - 1, to));
+      at = Math.max(0, Math.min(count() - 1, to));
+      node.setAttribute("aria-valuemax", Math.max(0, count() - 1));
       node.setAttribute("aria-valuenow", at);
       node.setAttribute("aria-valuetext", say(at));
       show(at);
     };
-    node.setAttribute("aria-valuemax", Math.max(0, count - 1));
+    node.setAttribute("aria-valuemax", Math.max(0, count() - 1));
     node.setAttribute("aria-valuenow", 0);
     node.setAttribute("aria-valuetext", "arrow keys move");
     node.addEventListener("keydown", (event) => {
-      const to = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1, Home: 0, End: count - 1,
+      const to = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1, Home: 0, End: count() - 1,
         PageUp: at + 10, PageDown: at - 10 }[event.key];
-      if (to === undefined || !count) return;
+      if (to === undefined || !count()) return;
       event.preventDefault();
       go(to);
     });
     node.addEventListener("blur", hush);
-    node.go = go;
     return node;
+  };
+
+  // A figure with small marks: `places()` are [x, y, lines] in its units; a finger need not meet one exactly.
+  const NEAR = 18;  // pixels
+  const spots = (svg, label, places) => {
+    const zoom = () => { const box = svg.getBoundingClientRect(); return [box, box.width / svg.viewBox.baseVal.width || 1]; };
+    const at = ([x, y]) => { const [box, by] = zoom(); return [box.left + x * by, box.top + y * by]; };
+    pointed(svg, (event) => {
+      const [box, by] = zoom(), x = (event.clientX - box.left) / by, y = (event.clientY - box.top) / by;
+      const far = (one) => Math.hypot(one[0] - x, one[1] - y), near = places().reduce((best, one) => (best && far(best) <= far(one) ? best : one), null);
+      if (near && far(near) * by <= NEAR) tell(near[2](), event.clientX, event.clientY);
+      else hush();
+    });
+    return steps(svg, label, () => places().length, (n) => places()[n][2]().filter((line) => typeof line === "string").join("; "), (n) => tell(places()[n][2](), ...at(places()[n])));
   };
 
   const components = [];
@@ -91,9 +110,9 @@ const protofed = (() => {
       box.addEventListener("input", () => set(Number(box.value)));
       return make("label", { for: id }, `${spec.label} `, box, spec.after || "");
     }
-    const options = spec.options(view).map((one) => (Array.isArray(one) ? one : [one, one]));
+    const options = spec.options(view, kept).map((one) => (Array.isArray(one) ? one : [one, one]));
     if (!options.some(([value]) => value === kept[spec.name])) {
-      kept[spec.name] = spec.value && options.length ? spec.value(view) : options.length ? options[0][0] : null;
+      kept[spec.name] = spec.value && options.length ? spec.value(view, kept) : options.length ? options[0][0] : null;
     }
     const list = make("select", { id }, options.map(([value, text]) =>
       make("option", { value, selected: value === kept[spec.name] }, text)));
@@ -101,5 +120,5 @@ const protofed = (() => {
     return make("label", { for: id }, `${spec.label} `, list);
   };
 
-  return { make, finite, mean, deviation, number, tell, hush, steps, components, component, control };
+  return { make, finite, mean, deviation, number, tell, hush, pointed, steps, spots, components, component, control };
 })();

@@ -7,11 +7,12 @@
     score: null,
     hidden: new Set(),  // lines that are not drawn
     ticked: new Set(),  // runs that are compared, in the viewer
+    reading: false,  // whether details are still to come
     colour: (n) => view.data.colours[n % view.data.colours.length],
-    place: (name) => Object.keys(view.data.lines || {}).indexOf(name),
+    place: (name) => (seats.has(name) ? seats.get(name).n : -1),
     lines: () => Object.keys(view.data.lines || {}),
     called: (name) => {  // a line of which no run came to its end says so
-      const unfinished = view.data.lines[name].filter((run) => !run.complete).map((run) => run.ending);
+      const unfinished = (view.data.lines[name] || []).filter((run) => !run.complete).map((run) => run.ending);
       return unfinished.length ? `${name} (${[...new Set(unfinished)].join(", ")})` : name;
     },
     shown: () => view.lines().filter((name) => !view.hidden.has(name)),
@@ -30,6 +31,30 @@
     },
     choose: (score) => { view.score = score; view.redraw(); },
   };
+  // A line keeps its number, and so its colour, while one of its runs is there, whatever else is compared with it.
+  let seats = new Map();
+  const seat = () => {
+    const before = [...seats.values()], taken = new Set(), now = new Map();
+    for (const [name, runs] of Object.entries(view.data.lines || {})) {
+      const paths = (runs || []).map((run) => run.name), same = before.find(({ n, paths: had }) => !taken.has(n) && had.some((path) => paths.includes(path)));
+      now.set(name, { n: same ? same.n : null, paths });
+      if (same) taken.add(same.n);
+    }
+    for (const one of now.values()) if (one.n === null) {
+      one.n = 0;
+      while (taken.has(one.n)) one.n++;
+      taken.add(one.n);
+    }
+    seats = now;
+  };
+  const learn = (more) => {  // of colours the first are always the same
+    const { colours } = view.data;
+    Object.assign(view.data, more);
+    if (colours.length > view.data.colours.length) view.data.colours = colours;
+    seat();
+  };
+  seat();
+
   const kept = Object.fromEntries(components.map(({ name }) => [name, { name }]));
   const sections = new Map();
 
@@ -63,12 +88,24 @@
   const tell = (text) => { const note = document.getElementById("note"); if (note.textContent !== text) note.textContent = text; };
   const chosen = { name: "page" };
 
+  // What is held with a mouse or a finger is not taken away: its section is drawn again when it is let go.
+  let held = null;
+  const waiting = new Set();
+  document.addEventListener("pointerdown", (event) => { held = event.target instanceof Element ? event.target.closest("section") : null; });
+  for (const kind of ["pointerup", "pointercancel"]) document.addEventListener(kind, () => {
+    held = null;
+    setTimeout(() => { const some = [...waiting]; waiting.clear(); some.forEach(draw); });  // after the click
+  });
+
+  const places = (section) => [...section.querySelectorAll("button, select, input, [tabindex]")];
   const draw = (spec) => {
+    if (held && held.id === spec.name) { waiting.add(spec); return; }
     const section = sections.get(spec.name), mine = kept[spec.name], [controls, figure, note] = section.children.length ? [...section.children].slice(1) : [];
     const there = spec.there ? spec.there(view) : view.lines().length > 0;
     section.hidden = !there;
     if (!there) return;
     const focused = section.contains(document.activeElement) ? document.activeElement : null, caret = focused && focused.type === "search" ? focused.selectionStart : null;
+    const place = focused ? places(section).indexOf(focused) : -1;
     const scrolled = [...section.querySelectorAll(".tall, .wide")].map((one) => [one.scrollTop, one.scrollLeft]);
     controls.replaceChildren(...(spec.controls || []).map((one) => control(one, mine, view, () => draw(spec))));
     const into = make("div", { class: "figure" });
@@ -78,7 +115,7 @@
     note.textContent = words;
     section.dataset.drawn = "yes";
     section.querySelectorAll(".tall, .wide").forEach((one, n) => { if (scrolled[n]) [one.scrollTop, one.scrollLeft] = scrolled[n]; });
-    const again = focused && focused.id ? document.getElementById(focused.id) : null;
+    const again = focused && (focused.id ? document.getElementById(focused.id) : places(section)[place]);
     if (again && again !== document.activeElement) {
       again.focus({ preventScroll: true });
       if (caret !== null) again.setSelectionRange(caret, caret);
@@ -121,16 +158,18 @@
     if (state === drawn) return;
     drawn = state;
     const ids = rows.map((row) => row.id);
-    if (ids.join() !== (view.data.ids || []).join()) for (const name of found) delete view.data[name];  // those of other runs
+    if ((view.data.ids || []).some((id) => !ids.includes(id))) for (const name of found) delete view.data[name];  // those of other runs
     view.data.ids = ids;
-    if (!rows.length) { Object.assign(view.data, { lines: {}, scores: [], about: {}, incomplete: [], trust: [], notes: [] }); view.redraw(); return; }
+    if (!rows.length) { Object.assign(view.data, { lines: {}, scores: [], about: {}, incomplete: [], trust: [], notes: [] }); seat(); view.redraw(); return; }
+    view.reading = true;
     const query = `?runs=${rows.map((row) => row.id).join(",")}`;
     const numbers = JSON.parse(await ask(`numbers.json${query}`));
-    Object.assign(view.data, numbers);
+    learn(numbers);
     view.redraw();
     const details = JSON.parse(await ask(`details.json${query}`));
     found = Object.keys(details).filter((name) => name !== "colours");
-    Object.assign(view.data, details);
+    view.reading = false;
+    learn(details);
     view.redraw();
   };
   const news = async () => {

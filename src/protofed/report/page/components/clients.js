@@ -1,6 +1,6 @@
 // Accuracy by client and by domain: how far clients are apart, each one's numbers, and one client over rounds.
 protofed.component((() => {
-  const { make, mean, span, frame, width, steps, tell, hush, switches, sortable, chart, by, client } = protofed;
+  const { make, mean, span, frame, width, spots, switches, sortable, chart, by, client } = protofed;
   const dots = (at, view, found) => {
     const row = 34, wide = width(at), label = `${view.score} of a client, %`;
     const { svg, across } = frame({ wide, height: 58 + row * found.length, x: span(found.flatMap((one) => [...one.values, ...Object.values(one.domains)])), y: null, xlabel: label });
@@ -8,19 +8,18 @@ protofed.component((() => {
     found.forEach((one, n) => {
       const y = 14 + row * (n + 0.5), colour = view.colour(one.n);
       one.values.forEach((value, k) => {
-        const who = one.who[k], words = `${one.name}\n${one.called(who)}: ${value.toFixed(1)} %`;
-        places.push({ x: across(value), y: y + (((who * 7) % 11) - 5), words });
-        svg.append(make("circle", { class: "dot", cx: across(value), cy: y + (((who * 7) % 11) - 5), r: 4, fill: colour, "fill-opacity": 0.7, "data-tip": words }));
+        const who = one.who[k], words = [one.name, `${one.called(who)}: ${value.toFixed(1)} %`];
+        places.push([across(value), y + (((who * 7) % 11) - 5), () => words]);
+        svg.append(make("circle", { class: "dot", cx: across(value), cy: y + (((who * 7) % 11) - 5), r: 4, fill: colour, stroke: "var(--panel)", "stroke-width": 0.5 }));
       });
       svg.append(make("line", { x1: across(mean(one.values)), x2: across(mean(one.values)), y1: y - 13, y2: y + 13, stroke: "var(--ink)", "stroke-width": 2 }));
       for (const [domain, value] of Object.entries(one.domains)) {
-        const words = `${one.name}\ndomain ${domain}: ${value.toFixed(1)} %`;
-        places.push({ x: across(value), y, words });
-        svg.append(make("rect", { class: "domain", x: across(value) - 4, y: y - 4, width: 8, height: 8, fill: "var(--panel)", stroke: colour, "stroke-width": 2, "data-tip": words }));
+        const words = [one.name, `domain ${domain}: ${value.toFixed(1)} %`];
+        places.push([across(value), y, () => words]);
+        svg.append(make("rect", { class: "domain", x: across(value) - 4, y: y - 4, width: 8, height: 8, fill: "var(--panel)", stroke: colour, "stroke-width": 2 }));
       }
     });
-    const box = () => svg.getBoundingClientRect();
-    at.append(steps(svg, label, places.length, (n) => places[n].words, (n) => tell(places[n].words.split("\n"), box().left + (places[n].x * box().width) / wide, box().top + (places[n].y * box().width) / wide)));
+    at.append(spots(svg, label, () => places));
   };
   const draw = (at, view, kept) => {
     const { data, score } = view, looks = data.looks || {};

@@ -1,9 +1,9 @@
 // What was sent, by part, and where the time went.
 protofed.component((() => {
-  const { make, number, width, legend, sortable, by } = protofed;
+  const { make, number, width, legend, switches, sortable, by } = protofed;
   const KINDS = [["weights", "weights up", 0], ["prototypes", "prototypes up", 1], ["rest", "headers, counts and the like up", 6], ["down", "down", 5]];
   const draw = (at, view, kept) => {
-    const parts = view.lines().map((name) => {
+    const parts = view.shown().map((name) => {
       const run = view.data.lines[name][0], weights = 4 * run.scalars.weights, prototypes = 4 * run.scalars.prototypes;
       return { name, weights, prototypes, rest: Math.max(0, run.up - weights - prototypes), down: run.down };
     });
@@ -18,8 +18,8 @@ protofed.component((() => {
         x += part;
       }
     });
-    at.append(svg, legend(KINDS.map(([, label, tint]) => [label, make("rect", { width: 28, height: 12, fill: view.colour(tint) })])));
-    const first = (name) => view.data.lines[name][0], sections = [...new Set(view.lines().flatMap((name) => Object.keys((first(name).profile || {}).sections || {})))];
+    at.append(svg, legend(KINDS.map(([, label, tint]) => [label, make("rect", { width: 28, height: 12, fill: view.colour(tint) })])), switches(view.lines(), view));
+    const first = (name) => view.data.lines[name][0], sections = [...new Set(view.shown().flatMap((name) => Object.keys((first(name).profile || {}).sections || {})))];
     sortable(at, view, kept, {
       titles: ["method", ...KINDS.map(([, label]) => `${label}, bytes`), "seconds a round", ...sections.map((name) => `${name}, % of a round`)],
       rows: parts.map((one) => [one.name, ...KINDS.map(([what]) => one[what]), by(first(one.name).seconds.at(-1) / first(one.name).rounds.length, number(first(one.name).seconds.at(-1) / first(one.name).rounds.length)),

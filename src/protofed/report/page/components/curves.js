@@ -8,11 +8,11 @@
     const found = new Map();
     const seeds = runs.filter((run) => valuesOf(run)).map((run) => {
       const { rounds, values } = valuesOf(run);
-      return rounds.map((round, n) => {
+      return { name: `seed ${run.seed}`, points: rounds.map((round, n) => {
         const x = over === "rounds" ? round : run[over][run.rounds.indexOf(round)], y = values[n];
         if (y !== null) { if (!found.has(round)) found.set(round, []); found.get(round).push([x, y]); }
         return [x, y];
-      });
+      }) };
     });
     const points = [...found.entries()].sort((a, b) => a[0] - b[0]).map(([, seen]) => [mean(seen.map((p) => p[0])), mean(seen.map((p) => p[1])), deviation(seen.map((p) => p[1]))]);
     return { points, seeds };
@@ -31,7 +31,7 @@
     chart(at, view, series(view, kept, accuracy(view.score)), { xlabel: WORDS[kept.over], ylabel: `${view.score}, %`, say: (value) => value.toFixed(2), ...kept });
     at.append(switches(view.lines(), view));
     const lower = view.data.lower.includes(view.score);
-    const rows = view.lines().map((name) => [name, ...Object.keys(WORDS).map((axis) => {
+    const rows = view.shown().map((name) => [name, ...Object.keys(WORDS).map((axis) => {
       const first = line(view.data.lines[name], axis, accuracy(view.score)).points.find((point) => (lower ? point[1] <= kept.target : point[1] >= kept.target));
       return first ? by(first[0], number(first[0])) : by(Infinity, "not reached");
     })]);

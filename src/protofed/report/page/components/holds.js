@@ -5,7 +5,7 @@ protofed.component((() => {
   protofed.client = client;
   protofed.looked = (view) => view.lines().filter((name) => view.data.looks && view.data.looks[name]);
   protofed.ofLine = { name: "line", label: "of", options: protofed.looked };
-  protofed.absent = (at, view) => at.append(make("p", { class: "note" }, view.data.looks ? "Not known: a run writes this when it is complete and holds its clients' data." : "Being read …"));
+  protofed.absent = (at, view) => at.append(make("p", { class: "note" }, view.data.looks && !view.reading ? "Not known: a run writes this when it is complete and holds its clients' data." : "Being read …"));
   const draw = (at, view, kept) => {
     const look = (view.data.looks || {})[kept.line];
     if (!look) { protofed.absent(at, view); return; }

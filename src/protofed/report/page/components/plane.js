@@ -1,6 +1,6 @@
 // Features of test images and prototypes, by t-SNE.
 protofed.component((() => {
-  const { make, span, width, steps, tell, legend, ofLine, absent, client } = protofed;
+  const { make, span, width, spots, legend, ofLine, absent, client } = protofed;
   const shape = (kind, x, y, fill) => {
     const mark = { class: "mark", fill, stroke: "var(--ink)", "stroke-width": 1 };
     if (kind === 0) return make("polygon", { points: `${x},${y - 6} ${x + 5.5},${y + 4} ${x - 5.5},${y + 4}`, ...mark });
@@ -18,18 +18,17 @@ protofed.component((() => {
     const paint = (n) => (n < 0 ? "var(--soft)" : view.colour(n));
     const called = (n) => ({ class: () => look.classes[n], client: () => who(n), domain: () => look.domains[n] ?? "mixed" })[kept.by]();
     const svg = make("svg", { width: wide, height: high, viewBox: `0 0 ${wide} ${high}`, "aria-hidden": "true" }), places = [];
-    const put = (node, at2, words) => { node.setAttribute("data-tip", words); places.push({ at: at2, words }); svg.append(node); };
+    const put = (node, [x, y], words) => { places.push([x, y, () => words.split("\n")]); svg.append(node); };
     for (const point of look.points) {
       const [, , cls, answer, n, domain] = point, [x, y] = place(point), colour = paint(key(cls, n, domain));
       const words = `class ${look.classes[cls]}, answered ${answer < 0 ? "nothing" : look.classes[answer]}\n${who(n)}${look.domains.length > 1 ? `\n${look.domains[domain] ?? ""}` : ""}`;
-      put(make("circle", { class: "point", cx: x, cy: y, r: 4, stroke: colour, "stroke-width": 1.5, fill: cls === answer ? colour : "var(--paper)", "fill-opacity": cls === answer ? 0.8 : 1 }), [x, y], words);
+      put(make("circle", { class: "point", cx: x, cy: y, r: 4, stroke: colour, "stroke-width": 1.5, fill: cls === answer ? colour : "var(--paper)" }), [x, y], words);
     }
     for (const mark of look.marks) {
       const [, , kind, cls, n] = mark, [x, y] = place(mark);
       put(shape(kind, x, y, paint(key(cls, n, home(n)))), [x, y], `${look.kinds[kind]} prototype of class ${look.classes[cls]}\n${who(n)}`);
     }
-    const box = () => svg.getBoundingClientRect();
-    at.append(steps(svg, "features and prototypes in the plane", places.length, (n) => places[n].words, (n) => { const zoom = box().width / wide; tell(places[n].words.split("\n"), box().left + places[n].at[0] * zoom, box().top + places[n].at[1] * zoom); }));
+    at.append(spots(svg, "features and prototypes in the plane", () => places));
     const shown = [...new Set(look.points.map(([, , cls, , n, domain]) => key(cls, n, domain)))].sort((a, b) => a - b);
     at.append(legend([...shown.slice(0, 30).map((n) => [called(n), make("circle", { cx: 14, cy: 6, r: 5, fill: paint(n) })]), ...look.kinds.map((kind, n) => [kind, shape(n, 14, 6, "var(--soft)")])]));
     at.dataset.by = kept.by;

@@ -3,6 +3,7 @@ protofed.component((() => {
   const { make, by, number, sortable } = protofed;
   const FIRST = ["method", "dataset", "split", "alpha", "clients", "model", "seed"];
   const QUIET = new Set(["threads", "device", "engine", "width", "checkpoint_every"]);  // how a run was played, not what
+  const PAUSE = 200;  // milliseconds after a letter, so that a word is looked for once
   const MOST = 5;  // other options that differ, with a column of their own
   // Method and seed, and the options that differ between runs: what is the same in all is said once, at the top.
   const columnsOf = ({ runs }) => {
@@ -29,7 +30,7 @@ protofed.component((() => {
     const { data } = view, rows = found(view, kept), live = data.live;
     const all = (data.runs || []).length, studies = [...new Set((data.runs || []).map(study))];
     const box = make("input", { type: "search", id: "runs-words", value: kept.words || "", placeholder: "words, option=value, -without" });
-    box.addEventListener("input", () => { kept.words = box.value; view.redraw("runs"); });
+    box.addEventListener("input", () => { kept.words = box.value; clearTimeout(kept.typing); kept.typing = setTimeout(() => view.redraw("runs"), PAUSE); });
     const bar = [make("label", { for: "runs-words" }, "find ", box)];
     if (studies.length > 1) {
       const list = make("select", { id: "runs-study" }, make("option", { value: "" }, "all"), studies.map((name) => make("option", { value: name, selected: kept.study === name }, name)));
@@ -37,9 +38,9 @@ protofed.component((() => {
       bar.push(make("label", { for: "runs-study" }, "folder ", list));
     }
     if (live) {
-      for (const [id, label, ids, on] of [["runs-all", "tick these", rows.map((row) => row.id), true], ["runs-none", "untick all", [...view.ticked], false]]) {
+      for (const [id, label, ids, on] of [["runs-all", "tick these", () => found(view, kept).map((row) => row.id), true], ["runs-none", "untick all", () => [...view.ticked], false]]) {
         const button = make("button", { type: "button", id }, label);
-        button.addEventListener("click", () => view.tick(ids, on));
+        button.addEventListener("click", () => view.tick(ids(), on));
         bar.push(button, " ");
       }
     }
