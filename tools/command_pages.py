@@ -71,7 +71,8 @@ def pages() -> dict[str, str]:
     """The text of each page, by the name of its file."""
     commands = dict(_commands(typer.main.get_command(app)))
     homes = {name: _home(name) for name in commands}
-    rows = [f"| [`protofed {name}`]({homes[name]}.md#{_anchor(name)}) | {commands[name].help} |" for name in commands]
+    said = {name: one.help.partition("\n\n")[0] for name, one in commands.items()}  # a row has one paragraph
+    rows = [f"| [`protofed {name}`]({homes[name]}.md#{_anchor(name)}) | {said[name]} |" for name in commands]
     texts = {"README.md": wrapped(INDEX + "\n".join(["| command | what it does |", "|---|---|", *rows]) + "\n")}
     texts["options.md"] = wrapped(OPTIONS + _options(commands["run"]))
     for page, (title, _) in PAGES.items():

@@ -332,7 +332,10 @@ def playground_command(
     own_model: OwnModel = None,
     own_method: OwnMethod = None,
 ) -> None:
-    """Make a page on which a model of pictures answers drawings; any static host, or none, will do."""
+    """Make a page on which a model answers drawings.
+
+    The model is of pictures; any static host, or none, will do.
+    """
     from protofed.data import load as load_data
     from protofed.deploy.owner import dataset_at
     from protofed.report.playground import network_of, read_runtime, write_playground
