@@ -6,12 +6,14 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 import protofed
+from protofed.methods.base import Method
 from tests.support.command_line import succeed
 from tools.methods_matrix import PAGE, text
 
@@ -50,7 +52,7 @@ def test_the_python_example_of_the_readme_runs_as_printed(tmp_path: Path) -> Non
         ("docs/tutorials/own-method.md", 0, "small_features.py:SmallFeatures", "weight=0.1"),
         ("docs/adding-a-method.md", 0, "cosine_pull.py:CosinePull", "strength=1.0"),
         ("docs/adding-a-method.md", 1, "mixed.py:Mixed", "strength=0.1"),
-        ("docs/adding-a-method.md", 2, "apart.py:Apart", "pushes=5"),
+        ("docs/adding-a-method.md", 1, "apart.py:Apart", "pushes=5"),
     ],
 )
 def test_the_methods_of_the_documentation_run_in_both_engines(
@@ -64,6 +66,15 @@ def test_the_methods_of_the_documentation_run_in_both_engines(
         rounds = (tmp_path / engine / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
         results.append([re.search(r'"accuracy": \{[^}]*\}', line) for line in rounds])
     assert [found and found.group() for found in results[0]] == [found and found.group() for found in results[1]]
+
+
+def test_the_page_names_all_that_a_method_may_say() -> None:
+    page = (ROOT / "docs/adding-a-method.md").read_text(encoding="utf-8")
+    table = page.partition("## What a method may say")[2].partition("`model(x)`")[0]
+    said = {*dir(Method), *Method.__annotations__, *(item.name for item in fields(Method))}
+    members = {name for name in said if not name.startswith("_")}
+    named = set(re.findall(r"`(\w+)`", table))
+    assert named == members - {"exchanges_public", "unit_features"}  # which two kinds of methods say
 
 
 def test_the_commands_of_the_readme_are_in_the_makefile() -> None:

@@ -17,7 +17,7 @@ from protofed.experiment import Experiment
 from protofed.methods import METHODS
 from protofed.methods.base import Clock
 from protofed.runs.run import Run, new_run
-from tests.support.nets import CLASSES, Norm, Part, assert_same_run, federation, gap, own, play
+from tests.support.nets import CLASSES, Norm, assert_same_run, federation, gap, own, play
 
 # What differs from the method's defaults, for every method and for the options that change a loss or a message.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -127,26 +127,6 @@ def test_clients_are_as_unequal_as_the_tests_claim() -> None:
     assert counts.shape[1] == CLASSES
     assert counts.sum(0)[5] == 0
     assert bool((counts == 0).any(1).all())
-
-
-EDGES: dict[str, tuple[list[Part], dict[str, Any]]] = {
-    "a client with one sample": ([{0: 1}, {0: 9, 1: 10}, {1: 1}], {}),
-    "nobody has more than one": ([{0: 1}, {1: 1}], {}),
-    "a single client": ([{0: 9, 1: 10}], {}),
-    "a batch larger than every client": ([{0: 5, 1: 6}, {2: 7}], {"batch_size": 64}),
-    "a batch larger than one client": ([{0: 3, 1: 2}, {0: 20, 2: 14}], {"batch_size": 16}),
-    "batches of one sample": ([{0: 3, 1: 2}, {1: 4}], {"batch_size": 1, "epochs": 1}),
-    "one sample over": ([{0: 9}, {1: 9}, {1: 8}], {}),
-}
-
-
-@pytest.mark.parametrize("method", ["fedavg", "fedproto", "mp-fedcl", "dp-fedcl"])
-@pytest.mark.parametrize("edge", EDGES)
-def test_engines_agree_at_the_edges(edge: str, method: str) -> None:
-    parts, settings = EDGES[edge]
-    clients = federation(parts, test=30)
-    settings = {"clients": clients, "participation": 1.0, "rounds": 2, **settings}
-    assert_same_run(play(method, engine="sequential", **settings), play(method, engine="stacked", **settings))
 
 
 def test_engines_agree_on_mixed_architectures_and_inputs() -> None:

@@ -24,7 +24,7 @@ def covariance(means: Sequence[Array], numbers: Sequence[int], gamma: float) -> 
 def head(clients: Clients, classes: int, gamma: float = 1.0) -> tuple[Array, Array]:
     """G⁻¹ B with rows of length 1."""
     size = clients[0][0].shape[1]
-    gram, sums, total = np.zeros((size, size)), np.zeros((classes, size)), 0
+    gram, sums, total, spare = np.zeros((size, size)), np.zeros((classes, size)), 0, 0
     for c in range(classes):
         own = [features[labels == c] for features, labels in clients if (labels == c).any()]
         if own:
@@ -32,6 +32,9 @@ def head(clients: Clients, classes: int, gamma: float = 1.0) -> tuple[Array, Arr
             gram += (sum(numbers) - 1) * covariance([some.mean(0) for some in own], numbers, gamma)
             sums[c] = sum((some.sum(0) for some in own), np.zeros(size))
             total += sum(numbers)
+            spare += sum(numbers) - 1
+    if not spare:
+        gram = np.eye(size)
     mean = sums.sum(0) / total
     gram += total * np.outer(mean, mean)
     weight = (np.linalg.pinv(gram, hermitian=True) @ sums.T).T

@@ -25,8 +25,21 @@ Flat = dict[str, Tensor]
 
 CLASSES = 6
 
-KINDS = ("fedavg", "fedproto", "mp-fedcl", "fedplcc", "fedsc", "fedrep", "moon", "fednh")
-"""One of each kind of step and of message."""
+KINDS = (
+    "fedavg",
+    "fedproto",
+    "mp-fedcl",
+    "fedplcc",
+    "fedsc",
+    "fedrep",
+    "moon",
+    "fednh",
+    "scaffold",
+    "ditto",
+    "fed3r",
+    "fedtgp",
+)
+"""One of each kind of step, of message, of memory and of server."""
 one_of_each_kind = pytest.mark.parametrize(
     "method", [pytest.param(name, marks=[] if name in KINDS else [pytest.mark.slow]) for name in METHODS]
 )

@@ -334,7 +334,7 @@ class Method(ABC):
 
     @abstractmethod
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
-        """Compute the local objective of one client's batch.
+        """Compute the local objective of one client's batch, in every step: one value per sample.
 
         It runs under `torch.func.vmap`: no `.item()`, no `if` on a tensor's values, no boolean indexing.
 
@@ -348,7 +348,7 @@ class Method(ABC):
         """
 
     def shares(self, name: str) -> bool:  # noqa: ARG002 - subclasses decide by name
-        """Say whether the parameter or buffer of this name leaves the client."""
+        """Say whether the parameter or buffer of this name leaves the client; none does where no method says so."""
         return False
 
     def shared(self, names: Collection[str]) -> set[str]:
@@ -356,28 +356,28 @@ class Method(ABC):
         return {name for name in names if self.shares(name)}
 
     def does_without(self, name: str) -> bool:  # noqa: ARG002
-        """Say whether the averaged model answers without this parameter, which stays at the client.
-
-        Where it does without all that stays, there are `global/…` accuracies.
-        """
+        """Say whether the averaged model answers without this parameter, which stays: else no `global/…` accuracies."""
         return False
 
     def extend(self, module: nn.Module, classes: int) -> nn.Module:  # noqa: ARG002
-        """Return the architecture that the method trains, made from the user's."""
+        """Return the architecture that the method trains, made from the user's; asked again for an exported model.
+
+        BatchNorm and dropout in what it adds are swapped like those of a model.
+        """
         return module
 
     def phases(self, epochs: int) -> Sequence[Phase]:
-        """Return the parts of a turn of so many epochs; none where clients do not train."""
+        """Return the parts of a turn of so many epochs, numbered by `turn.phase`; none where nobody trains."""
         return [Phase(epochs, lambda _: True)]
 
     def optimiser(
         self, parameters: Iterable[Tensor], lr: float, momentum: float, weight_decay: float
     ) -> torch.optim.Optimizer:
-        """Make a fresh optimiser; its state does not outlive a phase."""
+        """Make a fresh optimiser for a phase, SGD; an `--optimiser` takes its place."""
         return SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=True)
 
     def prepare(self, features: Tensor, labels: Tensor, received: Broadcast) -> Mapping[str, Tensor]:  # noqa: ARG002
-        """Compute something from the clients' features before they train, if the method `prepares`.
+        """Compute something from the clients' features before they train, if the method `prepares`: `turn.prepared`.
 
         Args:
             features: the clients' features [N, n, D].
@@ -390,14 +390,14 @@ class Method(ABC):
         return {}
 
     def memory(self, weights: Mapping[str, Tensor], classes: int) -> Mapping[str, Tensor]:  # noqa: ARG002
-        """Return what a client remembers before its first turn, made from its initial model; nothing by default.
+        """Return what a client remembers before its first turn: checkpointed, counted, never sent; nothing by default.
 
         Args:
             weights: the initial parameters and buffers by name.
             classes: the number of classes, C.
 
         Returns:
-            Tensors by name. They are checkpointed with the client's model, counted as its memory, and never sent.
+            Tensors by name, each client's `turn.memory`.
         """
         return {}
 
@@ -421,7 +421,9 @@ class Method(ABC):
         return {}
 
     def upload(self, trained: Trained, turn: Turn) -> Upload:  # noqa: ARG002
-        """Make what the clients send: shared weights, prototype sets and, with weights, the numbers of samples [N].
+        """Make what clients send: shared weights, prototype sets, with weights the numbers of samples [N]; also `sums`.
+
+        `Upload.sums` is for what the server only adds up, as secure and private sums do.
 
         Args:
             trained: the clients after training.
@@ -435,7 +437,7 @@ class Method(ABC):
         return Upload(weights, self.prototypes(trained), {"samples": trained.samples} if weights else {})
 
     def aggregate(self, uploads: Upload, server: Server) -> Broadcast:  # noqa: ARG002
-        """Make the next broadcast from a round's uploads, at the server.
+        """Make the next broadcast from a round's uploads, at the server; `Broadcast.kept` stays there.
 
         Args:
             uploads: what the participants sent, [N, ...] in client order.

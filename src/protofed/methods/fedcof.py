@@ -66,7 +66,8 @@ class FedCOF(FixedFeatures):
     def _classifier(self, means: Tensor, counts: Tensor) -> Tensor:
         """W = G⁻¹ B, rows of length 1, with G = Σ_c (n_c − 1) Σ_c + n μ μᵀ and B_c = n_c μ_c.
 
-        Σ_c = 1/(K_c − 1) Σ_k n_{k,c} (μ_{k,c} − μ_c)(μ_{k,c} − μ_c)ᵀ + γI; of a class with one holder, γI.
+        Σ_c = 1/(K_c − 1) Σ_k n_{k,c} (μ_{k,c} − μ_c)(μ_{k,c} − μ_c)ᵀ + γI; of a class with one holder, γI. Where no
+        class has two samples, I stands for Σ_c (n_c − 1) Σ_c, which is 0: G = n μ μᵀ would make all rows the same.
         """
         number, holders = counts.sum(0), (counts > 0).sum(0)  # n_c, K_c
         sums = torch.einsum("kc,kcd->cd", counts, means)
@@ -74,7 +75,8 @@ class FedCOF(FixedFeatures):
         weight = (number - 1).clamp(min=0)  # of a class's covariance; one that nobody holds has none
         scale = (weight / (holders - 1).clamp(min=1) * counts).sqrt().unsqueeze(-1)
         apart = (scale * (means - centres)).flatten(0, 1)  # [K·C, D]
-        gram = apart.mT @ apart + self.gamma * weight.sum() * torch.eye(apart.shape[-1]).to(apart)
+        spread = torch.where(weight.sum() > 0, self.gamma * weight.sum(), 1)
+        gram = apart.mT @ apart + spread * torch.eye(apart.shape[-1]).to(apart)
         overall = sums.sum(0) / number.sum().clamp(min=1).sqrt()
         found = ridge(gram + torch.outer(overall, overall), sums.mT).mT
         return found / lengths(found)
