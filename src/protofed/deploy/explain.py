@@ -59,8 +59,8 @@ def _without_refused(owner: Owner, experiment: Experiment) -> Experiment:
     """Without options that are refused whatever they say: what else would be is told of the run without them."""
     refused = [*ELSEWHERE, "drift_round", *(() if owner.data is None else CHOOSES_DATA)]
     usual: dict[str, Any] = {name: getattr(Experiment, name) for name in refused}
-    shown = {"metrics": NONE, "val_metric": ACCURACY}  # they may be of classes that others have
-    return replace(experiment.without_privacy() if experiment.hides_examples else experiment, **usual, **shown)
+    usual |= {"metrics": NONE, "val_metric": ACCURACY}  # they may be of classes that others have
+    return replace(experiment.without_privacy() if experiment.hides_examples else experiment, **usual)
 
 
 def _turn_objections(owner: Owner, experiment: Experiment) -> list[str]:
