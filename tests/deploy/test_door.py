@@ -224,12 +224,6 @@ class Hostile:
         return found.given[node] if found.given else found.left_out[node]
 
 
-def changed(experiment: Experiment, name: str, value: str) -> Experiment:
-    """The same with another value of an option."""
-    values: dict[str, Any] = {name: value}
-    return replace(experiment, **values)
-
-
 def test_the_five_ways_past_client_yaml_are_refused(tmp_path: Path) -> None:
     """Of a real client; each is said in one line on both sides, and recorded."""
     with Deployment(tmp_path, 1, min_batch=8) as made:
@@ -239,16 +233,19 @@ def test_the_five_ways_past_client_yaml_are_refused(tmp_path: Path) -> None:
         made.client(0)
         server, asked = Hostile(made), replace(ASKED, min_count=5)
         long, file = replace(asked, rounds=600, participation=0.5), str(tmp_path / "any.npz")
-        paths = [("dataset", f"folder:{tmp_path}"), ("dataset", f"npz:{file}"), ("dataset", f"digits+csv:{file}")]
-        paths += [("public", f"folder:{tmp_path}"), ("split", f"indices:{file}")]
+        paths: list[dict[str, Any]] = [
+            *({"dataset": name} for name in (f"folder:{tmp_path}", f"npz:{file}", f"digits+csv:{file}")),
+            *({"public": f"folder:{tmp_path}"}, {"split": f"indices:{file}"}),
+        ]
+        elsewhere: list[dict[str, Any]] = [{"start": file}, {"encoder": file}]
         for number in (0, 1, 2):
             answer = server.ask(long, number)
             assert isinstance(answer, Packet), answer
             assert Upload.decode(answer.data).weights
         expected = {
             "another turn": [server.ask(long, number) for number in (3, 500)],
-            "path": [server.ask(changed(asked, name, value), run="b") for name, value in paths],
-            "not over a network": [server.ask(changed(asked, name, file), run="b") for name in ("start", "encoder")],
+            "path": [server.ask(replace(asked, **named), run="b") for named in paths],
+            "not over a network": [server.ask(replace(asked, **named), run="b") for named in elsewhere],
             "another experiment": [server.ask(replace(long, lr=1.0), 0), server.ask(replace(long, train_size=9), 0)],
             "samples": [server.ask(replace(asked, train_size=1), run="c")],
             "batch_size 1": [server.ask(replace(asked, train_size=1, batch_size=1), run="d")],
