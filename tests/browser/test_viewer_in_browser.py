@@ -130,11 +130,11 @@ def test_what_is_damaged_is_told_and_the_rest_goes_on(folder: Path) -> None:
         browser.get(address)
         until(browser, lambda: count(browser, "#runs tbody tr") == 7)
         browser.execute_script("document.querySelector('[aria-label=\"compare damaged\"]').click()")
-        until(browser, lambda: "config.yaml" in note(browser))
+        until(browser, lambda: "config.yaml" in " ".join(texts(browser, "#top .warning")))
         browser.execute_script("document.getElementById('runs-none').click()")
         browser.execute_script("document.querySelector('[aria-label=\"compare lost\"]').click()")
         until(browser, lambda: count(browser, "#loss path.curve") == 1)
-        until(browser, lambda: "config.yaml" not in note(browser))
+        until(browser, lambda: "config.yaml" not in " ".join(texts(browser, "#top .warning")))
 
 
 def test_the_page_follows_a_run_to_its_end(tmp_path: Path) -> None:

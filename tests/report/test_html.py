@@ -229,7 +229,7 @@ def test_a_run_that_was_cut_off_is_in_no_mean_no_test_and_no_table(comparison: P
     assert lost in table_environment(data)
     write_figures(data, tmp_path / "figures")
     captions = (tmp_path / "figures/figures.tex").read_text()
-    assert captions.count(lost) == 4  # curves over rounds, bytes and seconds, and clients
+    assert captions.count(lost) == 5  # curves over rounds, bytes and seconds, clients, and the training loss
     assert "one seed" in captions
     assert "over 0" not in captions
     axes = Figure().add_subplot()
