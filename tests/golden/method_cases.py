@@ -1,8 +1,9 @@
 """The inputs of methods.json, and what they are for; no public code is here.
 
-Its numbers were made outside this project: the functions that each entry names were read in the public repository and
-their arithmetic was typed in again by hand and run in float64, without branches that these inputs do not reach and
-without devices, files, processes and data loaders. The repositories themselves were not run.
+Its numbers were made outside this project, in float64, from the functions that each entry names. `how` says whether
+they were called, without the rest of their repository and with `Tensor.float` as `double`, or whether their arithmetic
+was typed in again by hand, without branches that these inputs do not reach and without devices, files, processes and
+data loaders. No repository was run as a whole.
 numpy promises that RandomState's numbers never change.
 """
 

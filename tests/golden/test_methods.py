@@ -77,7 +77,7 @@ def test_the_page_links_the_code_that_the_numbers_are_of(name: str) -> None:
     repository = GOLDEN[name]["by"].split(" ")[0]
     page = (PAGES / f"{name}.md").read_text(encoding="utf-8")
     assert f"https://{repository}" in page
-    assert "golden" in page
+    assert f"(`tests/golden/methods.json`; {GOLDEN[name]['how']})" in " ".join(page.split())
 
 
 class Small(nn.Module):

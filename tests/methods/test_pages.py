@@ -29,6 +29,8 @@ def test_a_method_has_a_page_a_short_file_and_a_full_entry(name: str) -> None:
     about = describe(name)
     assert all(about[key] for key in ("description", "paper", "up", "down", "score"))
     assert name == "local" or about["link"].startswith("https://")
+    assert about["link"] in page
+    assert ("[linear head]" in page) == cls.linear_head
     told = {parameter for parameter in parameters(cls) if f"`{parameter}`" in page}
     assert name == "sp-fedcl" or told | inherited(cls) >= parameters(cls).keys()
 

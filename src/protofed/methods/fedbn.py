@@ -6,8 +6,8 @@ Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normali
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 from protofed.methods.base import AVERAGING, Averaging, param
 from protofed.methods.fedavg import FedAvg
@@ -25,6 +25,7 @@ class FedBN(FedAvg):
     score: ClassVar[str] = "own/own/head"
 
     averaging: Averaging = param("uniform", AVERAGING)  # Algorithm 1
+    norm: Literal["mean", "total"] = field(default="mean", init=False)  # of no layer that is averaged
 
     def shared(self, names: Collection[str]) -> set[str]:
         """Algorithm 1: every layer that is no BatchNorm, which is known by its running mean and not by its name."""
