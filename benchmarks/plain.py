@@ -462,8 +462,8 @@ class FedPLCC(FedAvg):
         return task + ((self.lambda1 * contrast + self.lambda2 * attraction) * self.known[y]).mean()
 
 
-FEDSC = {"collect": "eval-pass"}
-"""The loop looks at all data after training, as Algorithm 1 says."""
+FEDSC = {"collect": "eval-pass", "rpcl_weight": 1.0, "cpdr_weight": 1.0}
+"""The loop looks at all data after training, as Algorithm 1 says, and its loss is the paper's."""
 
 
 class FedSC(FedAvg):

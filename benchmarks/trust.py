@@ -25,7 +25,10 @@ from protofed.runs.progress import Progress
 from protofed.trust.attacks import ATTACKS
 
 METHODS = ("fedavg", "fedproto", "mp-fedcl", "fedplcc", "fedsc", "fednh")
-PARAMS = {"fedplcc": {"lambda1": 1.0}}  # its value on DomainNet: with 100 an MLP's loss does not stay finite
+PARAMS = {
+    "fedplcc": {"lambda1": 1.0},  # its value on DomainNet: with 100 an MLP's loss does not stay finite
+    "fedsc": {"rpcl_weight": 1.0, "cpdr_weight": 1.0},
+}
 COMMON: dict[str, Any] = {
     **{"clients": 20, "attackers": 0.2, "rounds": 20, "eval_every": 20, "min_size": 5},
     **{"alpha": 0.5, "batch_size": 16, "epochs": 5, "engine": "stacked"},

@@ -26,7 +26,7 @@ PROTOCOL = {
     **{"rounds": 30, "epochs": 2, "batch_size": 64, "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
     "augment": "crop-flip",
 }
-PAPER = {"neighbours": 2, "temperature": 0.05}
+PAPER = {"neighbours": 2, "temperature": 0.05, "rpcl_weight": 1.0, "cpdr_weight": 1.0}
 
 
 @pytest.mark.parametrize("name", [name for name in question.SETUPS if not name.startswith("MNIST")])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from protofed.cli.common import GETTING_READY
 from protofed.runs.progress import Lines, Standing
 from protofed.runs.result import FURTHER
 from tests.support.command_line import Outcome, everything_in, invoke, refused, result_of, succeed
@@ -104,7 +105,8 @@ def test_the_table_shows_mean_and_deviation_and_where_the_runs_are(made: tuple[P
 
 def test_progress_is_two_lines_a_run(made: tuple[Path, Outcome]) -> None:
     _, outcome = made
-    lines = outcome.err.splitlines()
+    ready, *lines = outcome.err.splitlines()
+    assert ready == GETTING_READY
     assert len(lines) == 18
     assert lines[0].startswith("[1/9] local seed 4: 2 rounds, ")
     assert any(line.startswith("[1/9] local seed 4: own/own/head ") for line in lines)

@@ -305,6 +305,28 @@ main()
     assert error[1].startswith("error: invalid value 'fedprotto'")
 
 
+@pytest.mark.parametrize(
+    "words", [("compare", "--method"), ("run", "--method"), ("sweep", "--grid", "k=1", "--method")]
+)
+def test_a_pipe_has_a_line_before_torch_is_loaded(words: tuple[str, ...], tmp_path: Path) -> None:
+    show = f"""
+import io, sys
+from protofed.cli import main
+
+class Pipe(io.StringIO):
+    def write(self, text):
+        print(["torch" in sys.modules, text])
+
+sys.stderr = Pipe()
+sys.argv = {["protofed", *words, "fedprotto"]!r}
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", show], check=False, capture_output=True, text=True, cwd=tmp_path)
+    first, end, error, *_ = map(ast.literal_eval, done.stdout.splitlines())
+    assert (first, end) == ([False, "getting ready …"], [False, "\n"])
+    assert error[1].startswith("error: invalid value 'fedprotto'")  # and nothing was said twice
+
+
 def test_the_matrix_has_a_row_a_method(tmp_path: Path) -> None:
     rows = {row["method"]: row for row in json.loads(succeed(tmp_path, "methods", "--matrix", "--json").out)}
     assert list(rows) == list(METHODS)

@@ -13,6 +13,7 @@ import yaml
 from safetensors import safe_open
 
 from protofed.cli import main
+from protofed.cli.common import GETTING_READY
 from protofed.internal.digests import parse_json
 from tests.support.command_line import TINY, Outcome, finish, invoke, result_of, rounds_of, start, succeed
 
@@ -141,7 +142,8 @@ def test_quiet_prints_the_table_only(tmp_path: Path) -> None:
 
 
 def test_without_a_terminal_progress_is_a_plain_line_a_round(tmp_path: Path) -> None:
-    lines = succeed(tmp_path, "run", *TINY, "--out", "run", "--engine", "sequential").err.splitlines()
+    ready, *lines = succeed(tmp_path, "run", *TINY, "--out", "run", "--engine", "sequential").err.splitlines()
+    assert ready == GETTING_READY
     assert len(lines) == 4
     assert lines[0] == "fedproto seed 0: 3 rounds, sequential engine on cpu (as asked)"
     for number, line in enumerate(lines[1:], 1):

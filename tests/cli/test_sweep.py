@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from protofed.cli.common import GETTING_READY
 from protofed.runs.progress import Lines, Progress, Standing
 from protofed.runs.result import FURTHER
 from protofed.studies import study, workers
@@ -105,7 +106,8 @@ def test_the_plot_is_a_picture(made: tuple[Path, Outcome]) -> None:
 
 
 def test_progress_tells_runs_of_one_method_and_seed_apart(made: tuple[Path, Outcome]) -> None:
-    lines = made[1].err.splitlines()
+    ready, *lines = made[1].err.splitlines()
+    assert ready == GETTING_READY
     assert len(lines) == 2 * 12
     assert lines[0].startswith("[1/12] mp-fedcl seed 0, batch_size=16 k=1: 2 rounds, ")
     assert lines[-1].startswith("[12/12] mp-fedcl seed 1, batch_size=32 k=3: own/all/nearest ")

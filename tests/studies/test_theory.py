@@ -106,7 +106,7 @@ def test_the_bounds_of_mp_fedcl(method: str) -> None:
 
 
 def test_the_bounds_of_fedsc() -> None:
-    by_name = bounds("fedsc", replace(FOUND, L2=0.1), neighbours=2)
+    by_name = bounds("fedsc", replace(FOUND, L2=0.1), neighbours=2, rpcl_weight=1.0, cpdr_weight=1.0)
     assert {name: bound.bound for name, bound in by_name.items()} == pytest.approx(
         {
             ("learning rate", "Eq. 18"): (2 * 3 * 1 - 2 * 4 * 0.1 * 3 * 1) / (2 * 3 * (3 + 1)),
@@ -123,7 +123,8 @@ def test_the_bounds_of_fedsc() -> None:
         ("dp-fedcl", {}),
         ("fedproto", {"share_weights": True}),
         ("mp-fedcl", {"contrast": "none"}),
-        ("fedsc", {"cpdr_weight": 0.0}),
+        ("fedsc", {"rpcl_weight": 1.0, "cpdr_weight": 0.0}),
+        ("fedsc", {}),
     ],
 )
 def test_other_objectives_have_no_bound(method: str, params: dict[str, Any]) -> None:
@@ -177,9 +178,12 @@ def test_with_two_classes_lemma_2_is_false_and_with_more_its_bound_remains() -> 
         assert growth(before.tolist(), (before + step).tolist()) <= 2 * float(step.abs().max())
 
 
-@pytest.mark.parametrize("method", ["fedproto", "mp-fedcl", "sp-fedcl", "fedsc"])
-def test_what_is_known_against_a_theory_stands_beside_its_bounds(method: str) -> None:
-    notes = {bound.note for bound in bounds(method).values()}
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [("fedproto", {}), ("mp-fedcl", {}), ("sp-fedcl", {}), ("fedsc", {"rpcl_weight": 1.0, "cpdr_weight": 1.0})],
+)
+def test_what_is_known_against_a_theory_stands_beside_its_bounds(method: str, params: dict[str, Any]) -> None:
+    notes = {bound.note for bound in bounds(method, **params).values()}
     assert len(notes) == 1
     assert all(("Lemma 2" in note) == (method in ("mp-fedcl", "sp-fedcl")) for note in notes)
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from protofed.cli import main
+from protofed.cli.common import GETTING_READY
 from protofed.deploy.processes import end_with_parent
 from protofed.internal.digests import parse_json
 
@@ -51,12 +52,13 @@ def invoke(folder: Path, *arguments: str) -> Outcome:
 def refused(outcome: Outcome) -> str:
     """What is said of wrong input: an error in the one template and maybe a hint, a line each, and nothing else."""
     assert (outcome.code, outcome.out) == (2, ""), outcome
-    line, *hints = outcome.err.splitlines()
+    said = outcome.err.removeprefix(f"{GETTING_READY}\n")
+    line, *hints = said.splitlines()
     assert TEMPLATE.fullmatch(line), line
     assert not re.search(r"'(None|True|False)'", line), line
     assert len(hints) <= 1
     assert all(hint.startswith("hint: ") for hint in hints)
-    return outcome.err
+    return said
 
 
 def succeed(folder: Path, *arguments: str) -> Outcome:

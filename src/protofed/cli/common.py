@@ -232,18 +232,19 @@ def speaks() -> bool:
 
 
 @contextmanager
-def getting_ready(quiet: bool) -> Iterator[None]:
-    """Say in a terminal, at once, that a command goes on: to load torch and to check every run takes seconds.
+def getting_ready(quiet: bool, again: bool = False) -> Iterator[None]:
+    """Say at once that a command goes on: to load torch and to check every run takes seconds.
 
-    What is printed meanwhile overwrites it, since the cursor stays at the beginning of the line.
+    In a terminal, what is printed meanwhile overwrites it, since the cursor stays at the beginning of the line;
+    elsewhere it is a line of its own, once.
     """
-    shown = not quiet and sys.stderr.isatty() and speaks()
-    if shown:
-        print(GETTING_READY, end="\r", file=sys.stderr, flush=True)
+    shown, terminal = not quiet and speaks(), sys.stderr.isatty()
+    if shown and (terminal or not again):
+        print(GETTING_READY, end="\r" if terminal else "\n", file=sys.stderr, flush=True)
     try:
         yield
     finally:
-        if shown:
+        if shown and terminal:
             print(" " * len(GETTING_READY), end="\r", file=sys.stderr, flush=True)
 
 

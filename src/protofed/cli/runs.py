@@ -79,7 +79,7 @@ def run_command(
         return
     with join() as ranks:
         ranks.first(lambda: refuse_existing(out))
-        with getting_ready(quiet):
+        with getting_ready(quiet, again=True):
             run = new_run(experiment, ranks=ranks)
         if ranks.number > 0:
             _follow(run)
