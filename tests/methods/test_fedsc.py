@@ -198,7 +198,12 @@ def test_without_its_terms_fedsc_is_fedavg(engine: str) -> None:
 def test_fedsc_is_a_plain_loop() -> None:
     clients = federation(PARTS, test=30)
     run = relation_runs.start(
-        FedSC(collect="eval-pass", rpcl_weight=0.7, cpdr_weight=0.3), clients=clients, participation=1.0, model=Norm, momentum=0.9, lr_decay=1.0
+        FedSC(collect="eval-pass", rpcl_weight=0.7, cpdr_weight=0.3),
+        clients=clients,
+        participation=1.0,
+        model=Norm,
+        momentum=0.9,
+        lr_decay=1.0,
     )
     hand = relation_runs.ByHand(run)
     related: list[Vectors] = []
