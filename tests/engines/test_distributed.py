@@ -31,7 +31,7 @@ from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
 from protofed.runs.run import Run, new_run
 from tests.evaluation.test_accuracy import two_domains
-from tests.support.command_line import TINY, Outcome, finish, invoke, result_of, rounds_of, succeed
+from tests.support.command_line import TINY, Outcome, finish, invoke, refused, result_of, rounds_of, succeed
 from tests.support.nets import PARAMS, SETTINGS, UNEQUAL, Noisy, Norm, Plain, federation
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -235,8 +235,8 @@ def test_a_wrong_environment_is_one_line(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     outcome = invoke(tmp_path, "run", *TINY, "--out", "run")
-    assert (outcome.code, len(outcome.err.splitlines())) == (2, 1)
-    assert message in outcome.err
+    (line,) = refused(outcome).splitlines()
+    assert line.startswith(f"error: {message}")
     assert not (tmp_path / "run").exists()
 
 
