@@ -94,7 +94,7 @@ def test_flambys_table_counts_the_seeds_above_pooled_training() -> None:
         "once": {"lr": 0.01, "values": {"own/all/nearest": [limit + 1, limit - 2, limit - 2]}},
     }
     text = heart.page({"by themselves": {}, "FLamby's rate": rows})
-    assert "| often, FLamby's rate | 0.01 | global/all/head | 80.0 ± 0.9 | – | – | 2 of 3 |" in text
+    assert "| often, FLamby's rate | 0.01 | global/all/head | 80.0 ± 0.9 |  | – | – | 2 of 3 |" in text
     assert "| 1 of 3 |" in text
     assert text.splitlines()[-1] == "Above 79.5 on the mean with FLamby's rate: often (global/all/head, 80.0, 2 of 3)."
 

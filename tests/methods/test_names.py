@@ -21,6 +21,7 @@ ELSEWHERE = {
     ("experiment.py", "mp-fedcl"),  # the default of a run
     ("evaluation/motion.py", "local"),
     ("evaluation/snapshot.py", "local"),  # prototypes of a client's own, in the file's form
+    ("report/plots.py", "local"),
 }
 """Where a method's name may stand, or is a word for something else."""
 

@@ -206,7 +206,8 @@ class Federation:
         small = sum(len(prepared.mean) for prepared in alike) <= MOST_STATISTICS
         found = []
         for prepared, members in alike.items():
-            said = {name: value for name, value in asdict(prepared).items() if small or name not in ("mean", "std")}
+            said = asdict(prepared) | {name: list(getattr(prepared, name)) for name in ("mean", "std")}
+            said = said if small else {name: value for name, value in said.items() if name not in ("mean", "std")}
             found.append(said | ({"clients": members} if len(alike) > 1 else {}))
         return found
 
