@@ -33,7 +33,7 @@ def test_the_result_says_how_samples_are_prepared(tmp_path: Path) -> None:
     expected = {"kind": "standardise", "mean": [1.0, 2.0, 3.0], "std": [1.0] * 3, "tokens": 0, "masked": False}
     assert Result.read(tmp_path / "run").preparation == [expected]
     assert json.loads((tmp_path / "run" / "result.json").read_text())["preparation"] == [expected]
-    assert result.preparation == [expected | {"mean": (1.0, 2.0, 3.0), "std": (1.0,) * 3}]
+    assert result.preparation == [expected | {"mean": [1.0, 2.0, 3.0], "std": [1.0] * 3}]
 
 
 def test_clients_with_statistics_of_their_own_are_told_apart(tmp_path: Path) -> None:
