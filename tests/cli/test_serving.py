@@ -98,6 +98,7 @@ def test_onboard_prints_before_after_and_alone(place: Path, tmp_path: Path) -> N
     for part in ("before", "after", "alone"):
         assert part in said
         assert f"{found[part]['head']:.2f}" in said
+    assert all(f"note: {note}" in said for note in found["notes"])
     assert json.loads(succeed(tmp_path, "predict", "client", str(place / "test.npz"), "--json").out)["predictions"]
     other = succeed(tmp_path, *asked, "--start", "own", "--model", "mlp-fedpcl", "--seed", "3").out
     assert "mlp-fedpcl, start own" in other

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,10 @@ def test_the_first_hour_runs(tmp_path: Path) -> None:
     assert [line[:2] for line in done.stdout.splitlines() if line[1:2] == "."] == [f"{n}." for n in range(1, 8)]
     made = {path.name for path in (tmp_path / "here").iterdir()}
     assert {"compared", "swept", "report.html", "figures", "comparison.pdf", "sweep.pdf"} <= made
+    assert "best lr 0." in done.stdout  # Optuna is one of the tests' packages
+    if find_spec("nbclient") and find_spec("ipykernel"):  # which are the notebook's
+        assert "a notebook shows image/png, text/html, text/plain" in done.stdout
+        assert "first-hour.ipynb" in made
     resumed = subprocess.run(
         [sys.executable, "-m", "protofed", "resume", "here/compared", "--json"],  # whose method is in the script
         cwd=tmp_path,

@@ -154,6 +154,20 @@ def test_a_clustering_that_finds_one_prototype_everywhere_is_noted(
     assert ('"most_clusters"' in result.to_json()) == (most != 0)
 
 
+@pytest.mark.parametrize(
+    ("most", "each", "notes"),
+    [(3, 1.0, ["server"]), (3, 1.1, []), (1, 1.0, ["clustering", "server"]), (1, 2.0, ["clustering"]), (None, 1.0, [])],
+)
+def test_a_server_that_ends_with_one_prototype_per_class_is_noted(
+    most: int | None, each: float, notes: list[str]
+) -> None:
+    """Where clients look for several; None stands for methods that are of class means."""
+    found = replace(RESULT, method="fedplvm", most_clusters=most, prototypes_per_class=each).notes()
+    assert [note.split()[1] for note in found] == notes
+    if "server" in notes:
+        assert found[-1] == "the server of fedplvm ended with one prototype per class"
+
+
 def test_one_round_with_more_is_enough_not_to_be_noted() -> None:
     run = play("dp-fedcl", {"eps": 2.0}, rounds=2, model=Norm)
     run.history[0] = replace(run.history[0], most_clusters=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -131,6 +132,33 @@ def test_a_model_that_training_makes_worse_is_kept_as_it_was(tmp_path: Path) -> 
     assert all(torch.equal(tensor, model.state[name]) for name, tensor in made.predictor.state.items())
     assert made.predictor.card.held_out["nearest"] == pytest.approx(found.before["nearest"])
     assert onboard(spoiled, path, 2, start="random")[1].checked == {}
+
+
+def test_with_a_sample_of_a_class_it_says_that_nothing_could_be_checked(exported: Exported, data: Path) -> None:
+    _, found = onboard(exported.predictor, data, 1, shots=1)
+    assert (found.checked, found.kept) == ({}, "after")
+    assert found.notes()[0].startswith("whether training made it worse could not be checked: no class has a second")
+    _, found = onboard(exported.predictor, data, 1, start="random")
+    assert found.notes()[0] == "whether training made it worse was not checked: it began with random weights"
+
+
+@pytest.mark.parametrize("kept", ["before", "after"])
+def test_it_says_when_training_alone_is_better(exported: Exported, data: Path, kept: Any) -> None:
+    _, found = onboard(exported.predictor, data, 1)
+    better = {"head": 12.0, "nearest": 87.25}
+    other = {"before": "after", "after": "before"}[kept]
+    found = replace(
+        found,
+        alone=better,
+        kept=kept,
+        **{kept: {"head": 12.0, "nearest": 10.25}, other: {"head": 99.0, "nearest": 99.0}},
+    )
+    (_, said) = found.notes()
+    of = f"on the {found.test_samples} test samples"
+    alone = "training alone, from random weights and without prototypes"
+    assert said == f"{alone}, is better {of}: nearest 87.25 % against 10.25 %"
+    assert json.loads(found.to_json())["notes"] == found.notes()
+    assert len(replace(found, alone={"head": 12.0, "nearest": 10.25}).notes()) == 1
 
 
 @pytest.mark.parametrize(

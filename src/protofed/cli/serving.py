@@ -363,10 +363,8 @@ def _tell_onboarded(found: Onboarding) -> None:
     rows = [[rule, *(f"{part[rule]:.2f}" for part in parts)] for rule in found.after]
     TextTable(("rule", "before", "after", "alone"), rows).print()
     print(f"accuracy in % of {found.test_samples} test samples of these classes; alone: from random weights")
-    if found.checked:
-        numbers = f"nearest {found.checked['before']:.2f} % before, {found.checked['after']:.2f} % after"
-        worse = "training made it worse, so the model before is kept" if found.kept == "before" else "not worse"
-        print(f"on training samples left out in turn: {numbers}; {worse}")
+    for note in found.notes():
+        print(f"note: {note}")
 
 
 def _also(text: str, value: float | None) -> str:

@@ -230,6 +230,8 @@ class Result:
         if self.most_clusters == 1:
             found = "found one prototype per class at every client in every round"
             notes.append(f"the clustering of {self.method} {found}")
+        if self.most_clusters is not None and self.prototypes_per_class == 1:  # whoever looks for several
+            notes.append(f"the server of {self.method} ended with one prototype per class")
         if self.stays is not None:
             what = f"{listed(self.stays)} {'stays' if len(self.stays) == 1 else 'stay'} at the clients (does_without)"
             notes.append(f"{self.method} has no global/… accuracies: {what}")

@@ -91,12 +91,30 @@ class Onboarding:
     before: dict[str, float]
     after: dict[str, float]
     alone: dict[str, float]  # as many epochs from random weights, without prototypes; nearest: its own class means
-    checked: dict[str, float]  # before and after, on training samples left out fold by fold; empty for a random start
+    checked: dict[str, float]  # before and after, on training samples left out fold by fold; empty if not checked
     kept: Literal["before", "after"]  # which model is written
+
+    def notes(self) -> list[str]:
+        """What a reader of the numbers has to know: whether training did harm, and whether joining did."""
+        if self.checked:
+            numbers = f"nearest {self.checked['before']:.2f} % before, {self.checked['after']:.2f} % after"
+            worse = "training made it worse, so the model before is kept" if self.kept == "before" else "not worse"
+            notes = [f"on training samples left out in turn: {numbers}; {worse}"]
+        elif self.start == "random":
+            notes = ["whether training made it worse was not checked: it began with random weights"]
+        else:
+            why = "no class has a second training sample that could be left out"
+            notes = [f"whether training made it worse could not be checked: {why}"]
+        mine = getattr(self, self.kept)
+        if better := [rule for rule in mine if self.alone[rule] > mine[rule]]:
+            each = ", ".join(f"{rule} {self.alone[rule]:.2f} % against {mine[rule]:.2f} %" for rule in better)
+            where = f"on the {self.test_samples} test samples"
+            notes.append(f"training alone, from random weights and without prototypes, is better {where}: {each}")
+        return notes
 
     def to_json(self) -> str:
         """What `--json` prints."""
-        return json.dumps(asdict(self), indent=2) + "\n"
+        return json.dumps({**asdict(self), "notes": self.notes()}, indent=2) + "\n"
 
 
 def onboard(
