@@ -147,12 +147,8 @@ def test_it_says_when_training_alone_is_better(exported: Exported, data: Path, k
     _, found = onboard(exported.predictor, data, 1)
     better = {"head": 12.0, "nearest": 87.25}
     other = {"before": "after", "after": "before"}[kept]
-    found = replace(
-        found,
-        alone=better,
-        kept=kept,
-        **{kept: {"head": 12.0, "nearest": 10.25}, other: {"head": 99.0, "nearest": 99.0}},
-    )
+    scores: dict[str, Any] = {kept: {"head": 12.0, "nearest": 10.25}, other: {"head": 99.0, "nearest": 99.0}}
+    found = replace(found, alone=better, kept=kept, **scores)
     (_, said) = found.notes()
     of = f"on the {found.test_samples} test samples"
     alone = "training alone, from random weights and without prototypes"
