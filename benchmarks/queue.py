@@ -25,10 +25,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from protofed.errors import UserError
 from protofed.experiment import Experiment
+from protofed.internal.memory import let_go
 from protofed.internal.schema import made
 from protofed.runs.progress import Progress
 
@@ -88,15 +90,21 @@ def ended(path: Path) -> set[str]:
 
 
 def play(setting: str, options: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
-    """How a run has ended: its accuracies after the last round, or why it failed."""
+    """How a run has ended: its accuracies after the last round, or why it failed.
+
+    One that found no memory on the GPU, because of others beside it, has not ended: it is "unplayed".
+    """
     from protofed.runs.run import new_run  # here, because a new process reads this file first
 
+    let_go()  # of what this process has played before
     began = time.perf_counter()
     line: dict[str, Any] = {"setting": setting, "options": dict(options)}
     try:
         experiment = Experiment.from_mapping({**options, "eval_every": options.get("rounds", 1), **machine})
         result = new_run(experiment).play(None, Progress())
-    except (UserError, RuntimeError) as error:  # one that diverged, or found no memory on a GPU
+    except torch.OutOfMemoryError as error:
+        return {**line, "unplayed": str(error).split("\n")[0]}
+    except (UserError, RuntimeError) as error:  # one that diverged
         return {**line, "failed": str(error).split("\n")[0]}
     numbers = {name: round(accuracy.last, 3) for name, accuracy in result.accuracy.items()}
     sent = {"bytes_up": result.bytes_up, "bytes_down": result.bytes_down}
@@ -153,7 +161,10 @@ def _played(
 
 
 def _told(line: Mapping[str, Any], path: Path) -> bool:
-    """Write and say how a run ended, and whether it failed."""
+    """Write and say how a run ended, and whether it failed; what was not played stays wanted."""
+    if "unplayed" in line:
+        print(line["setting"], key_of(line["options"]), line["unplayed"], flush=True)
+        return True
     path.parent.mkdir(parents=True, exist_ok=True)
     text = path.read_text("utf-8") if path.exists() else ""
     cut = text.rfind("\n") + 1  # where a line was cut off, the next one takes its place

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import queue
 
@@ -70,6 +71,23 @@ def test_a_run_that_fails_is_a_line_that_says_why() -> None:
     options = {"dataset": "digits", "model": "linear", "train_size": 60, "clients": 70, "rounds": 1, "method": "local"}
     found = queue.play("tiny", options, {"device": "cpu"})
     assert "clients" in found["failed"]
+
+
+def test_a_run_without_memory_on_the_gpu_is_still_wanted(
+    plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("protofed.runs.run.new_run", full)
+    setting, options = queue.planned(plan)[0]
+    line = queue.play(setting, options, {"device": "cpu"})
+    assert line["unplayed"] == "CUDA out of memory"
+
+    out = tmp_path / "ended.jsonl"
+    monkeypatch.setattr(queue, "_played", lambda *_: iter([line]))
+    assert queue.main([str(plan), "--out", str(out)]) == 1
+    assert queue.key_of(options) not in queue.ended(out)
 
 
 @pytest.mark.parametrize(
