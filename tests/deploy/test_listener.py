@@ -166,13 +166,17 @@ class Meddler(threading.Thread):
 
     def _carry(self, one: socket.socket, other: socket.socket, up: bool) -> None:
         seen = 0
-        with suppress(OSError), one, other:
-            while data := bytearray(one.recv(65536)):
-                at = None if self.after is None or up != self.upwards else self.after - seen
-                if at is not None and 0 <= at < len(data):
-                    data[at] ^= 1
-                seen += len(data)
-                other.sendall(data)
+        with one:
+            with suppress(OSError):
+                while data := bytearray(one.recv(65536)):
+                    at = None if self.after is None or up != self.upwards else self.after - seen
+                    if at is not None and 0 <= at < len(data):
+                        data[at] ^= 1
+                    seen += len(data)
+                    other.sendall(data)
+            for end in (one, other):  # closing alone tells nobody while the other way waits
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
 
 
 def through(relay: Meddler, made: FederationFolder) -> Line:
@@ -182,8 +186,11 @@ def through(relay: Meddler, made: FederationFolder) -> Line:
 
 
 @pytest.mark.parametrize("upwards", [True, False])
-def test_a_bit_that_is_flipped_on_the_way_ends_the_connection(upwards: bool, tmp_path: Path) -> None:
+def test_a_bit_that_is_flipped_on_the_way_ends_the_connection(
+    upwards: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Wherever in the handshake, the request or the answer: nothing that was changed is taken for said."""
+    monkeypatch.setattr(listener, "PATIENCE", 2.0)  # a length that is changed has either side wait for more
     with listening(tmp_path, []) as made:
         for after in (None, 3, 60, 300, 700, 1500):
             relay = Meddler(made.port, upwards, after)

@@ -27,7 +27,6 @@ def test_fedntd_distils_the_wrong_classes(seed: int, batch: int, classes: int, t
     expected = slow.not_true_distillation(now.logits, received.logits, y.tolist(), tau).detach()
     result = added(FedNTD(beta=beta, temperature=tau), now, y, turn_of(received)).detach()
     assert_close(result, beta * expected)
-    assert classes == 2 or bool((result > 1e-6).any())
 
 
 def test_fedntd_ignores_the_true_class() -> None:
