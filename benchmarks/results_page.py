@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
+from benchmarks import level_field
 from protofed.report.plots import COLOURS
 from protofed.studies.papers import MEAN, PaperCell, find_target, read_paper, target_names
 from protofed.studies.reproduced import ACCURACIES, agrees, number
@@ -39,6 +40,9 @@ UNTOLD = ("source", "for", "method", "params", "domains")
 """Of a protocol's statement: what is no value of the paper's, or told otherwise."""
 IN_THE_PAPER = ("Sec.", "Table", "Fig.", "Eq.")
 """What the source of a value begins with that the paper states."""
+
+LEVEL_SCORES = ("own/own/{rule}", "own/all/head", "global/all/head")
+"""What the level field compares."""
 
 KEPT, MANY = 0.8, 5
 """A rank correlation from which the order of so many methods or more counts as the paper's."""
@@ -274,6 +278,19 @@ class Page:
                     seconds = sum(table["costs"][one]["rounds"] * a_round[one]["seconds"] for one in cell["trials"])
                 rows.append(Worth(cell["method"], cell["ours"], cell["ours_std"] or 0.0, megabytes, seconds))
         return sorted(rows, key=lambda row: -row.accuracy)
+
+    def level_field(self, setting: str) -> str:
+        """The methods of a setting of the level field, each at its best."""
+        return level_field.table(self._level_runs(), setting, LEVEL_SCORES)
+
+    def level_gap(self, setting: str, place: int) -> str:
+        """Points between the first method's averaged model and that of the one in such a place."""
+        scores = (one.score(LEVEL_SCORES[-1]) for one in level_field.tuned(self._level_runs(), setting))
+        means = sorted((score[0] for score in scores if score is not None), reverse=True)
+        return f"{means[0] - means[place - 1]:.1f} points"
+
+    def _level_runs(self) -> list[level_field.Run]:
+        return level_field.read(self.folder / "level-field.jsonl")
 
     def learned(self) -> str:
         """A table for every scenario: accuracy, what was sent, and accuracy for each megabyte and second."""
