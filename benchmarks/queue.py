@@ -30,7 +30,6 @@ import yaml
 
 from protofed.errors import UserError
 from protofed.experiment import Experiment
-from protofed.internal.memory import let_go
 from protofed.internal.schema import made
 from protofed.runs.progress import Progress
 
@@ -96,7 +95,6 @@ def play(setting: str, options: Mapping[str, Any], machine: Mapping[str, Any]) -
     """
     from protofed.runs.run import new_run  # here, because a new process reads this file first
 
-    let_go()  # of what this process has played before
     began = time.perf_counter()
     line: dict[str, Any] = {"setting": setting, "options": dict(options)}
     try:

@@ -27,11 +27,20 @@ def test_what_a_process_holds() -> None:
     del block
 
 
-@pytest.mark.parametrize(("held", "goes"), [(memory.KEPT + 1, True), (memory.KEPT, False)])
-def test_what_refers_to_itself_goes_once_a_process_holds_much(
-    held: int, goes: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("held", "left", "goes"),
+    [
+        (memory.KEPT + 1, 0, True),
+        (memory.KEPT, 0, False),
+        (2 * memory.KEPT, 2 * memory.KEPT, False),  # it was looked through, and that is what is in use
+        (3 * memory.KEPT, 2 * memory.KEPT, True),
+    ],
+)
+def test_what_refers_to_itself_goes_once_a_process_holds_much_more(
+    held: int, left: int, goes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "resident", lambda: held)
+    monkeypatch.setattr(memory, "_left", [left])
     gc.disable()
     try:
         kept = weakref.ref(Knot())
@@ -39,3 +48,4 @@ def test_what_refers_to_itself_goes_once_a_process_holds_much(
         assert (kept() is None) == goes
     finally:
         gc.enable()
+    assert memory._left == [held if goes else left]
