@@ -97,6 +97,7 @@ def test_an_address_that_a_stranger_tells_is_not_believed(tmp_path: Path) -> Non
         line = half_a_request(made)
         line.send(b"y\r\nX-Forwarded-For: 203.0.113.9\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
         assert line.recv(100).startswith(b"HTTP/1.1 401")
+        line.close()  # the server would wait for it before it ends
         log = made.server / CONNECTIONS
         until(lambda: log.exists() and "connection" in log.read_text())
         (event,) = [json.loads(text) for text in log.read_text().splitlines() if '"connection"' in text]
@@ -137,6 +138,7 @@ def test_what_strangers_send_is_not_printed(tmp_path: Path, capfd: pytest.Captur
                 line.settimeout(30)
                 line.sendall(said)
                 line.recv(100)
+                line.close()  # the server would wait for it before it ends
         assert client.receive() is None
         client.leave()
     found = capfd.readouterr()

@@ -19,6 +19,8 @@ from protofed.runs.run import Run, new_run
 
 HARD: dict[str, Any] = {"dataset": "digit-domains", "train_size": 400, "batch_size": 8, "lr": 0.05, "rounds": 2}
 """Many large steps on few images."""
+SMALL = {"mlp": {"image_size": 14}, "cnn": {}}
+"""For an MLP the images are smaller, with a quarter of the weights."""
 FEW = {"fccl-plus": {"public_images": 64, "public_batch": 32}}
 """Parameters that make a method fast."""
 DATA: dict[str, dict[str, Any]] = {
@@ -50,8 +52,9 @@ def begun(method: str, params: dict[str, float], federation: Federation, **optio
 
 def losses(method: str, params: dict[str, float], model: str) -> list[float]:
     """Of each client in each round of a hard start."""
-    few = {name: HARD[name] for name in ("dataset", "train_size")}
-    run = begun(method, params, data(**few), **HARD, model=model, engine="stacked", eval_every=2)
+    few = {name: HARD[name] for name in ("dataset", "train_size")} | SMALL[model]
+    options = {**HARD, **SMALL[model], "model": model, "engine": "stacked", "eval_every": 2}
+    run = begun(method, params, data(**few), **options)
     return [loss for _ in range(2) for loss in run.play_round().losses or []]
 
 

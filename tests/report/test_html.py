@@ -159,7 +159,13 @@ def test_a_look_is_read_as_it_was_written(tmp_path: Path) -> None:
         assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other
 
 
-@pytest.mark.parametrize("method", METHODS)
+USUAL = ("local", "fedproto", "mp-fedcl", "fedsc", "fedrod", "fed3r", "fesem")
+"""Methods that differ in what a report shows: no server, prototypes only, many, weights too, a rule, a sum, groups."""
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name in USUAL else pytest.mark.slow) for name in METHODS]
+)
 def test_every_method_has_a_report(method: str, tmp_path: Path) -> None:
     api.run(method, out=tmp_path / "run", rounds=1, **SMALL, **NEEDS.get(method, {}))
     write_report(gather([tmp_path / "run"]), tmp_path / "report.html")
