@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from benchmarks import queue
+from protofed.methods import build_method
 
+PLANS = Path(queue.__file__).parent / "plans"
 PLAN = """
 settings:
   tiny: {dataset: digits, model: linear, train_size: 60, clients: 2, rounds: 1, min_size: 2}
@@ -38,6 +40,14 @@ def test_a_plan_is_every_combination_one_seed_after_the_other(plan: Path) -> Non
         ("fedproto", 0, 0.05),
     ]
     assert [run["params"] for run in runs[-2:]] == [{"lam": 0.0}, {"lam": 1.0}]
+
+
+@pytest.mark.parametrize("path", sorted(PLANS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_plans_that_come_along_can_be_played(path: Path) -> None:
+    runs = queue.planned(path)
+    assert len({queue.key_of(options) for _, options in runs}) == len(runs)  # none is there twice
+    for method, params in {(run["method"], json.dumps(run["params"])) for _, run in runs}:
+        build_method(method, json.loads(params))
 
 
 def test_what_has_ended_is_not_played_again(
