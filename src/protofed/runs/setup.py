@@ -62,7 +62,8 @@ class Setup:
         alone = self.privacy is not None and self.privacy.one_by_one
         asked = asks_for_lengths(self.experiment.defence) and not alone
         lengths = asked or not (alone or clients.here)  # strangers are compared even if nobody asks
-        stages: list[Stage] = [Screening(self._declared(clients) if exact else None, alone, lengths, asked)]
+        declared = self._declared(clients) if exact else None
+        stages: list[Stage] = [Screening(declared, alone, lengths, lengths, clients.named)]
         stages += [Defending(defence, self.experiment.trusted_clients) for defence in self.defences]
         if self.privacy is not None:
             stages.append(Releasing(self.privacy.release))

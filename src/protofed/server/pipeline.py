@@ -75,17 +75,19 @@ class Screening:
         alone: each upload is judged by itself: one client must not decide whether another counts.
         lengths: what is far longer than the others' is rejected too.
         caps: nobody counts for many times the samples that most have declared.
+        named: which classes a round's clients have named [N, C]; None where nobody names any.
     """
 
     declared: Callable[[Clock], list[int]] | None
     alone: bool = False
     lengths: bool = False
     caps: bool = False
+    named: Callable[[Clock], Tensor | None] = lambda _: None
 
     def apply(self, uploads: Upload, sent: Broadcast, clock: Clock) -> tuple[Upload, Notes]:
         """Without those that are rejected; all of them may be only where each is judged alone."""
         declared = self.declared(clock) if self.declared else None
-        rejected = refusals(uploads, sent, declared, self.lengths)
+        rejected = refusals(uploads, sent, declared, self.lengths, self.named(clock))
         if len(rejected) == len(clock.who) and rejected and not self.alone:
             why = "; ".join(dict.fromkeys(rejected.values()))
             raise LostError(f"every upload of round {clock.round + 1} was refused: {why}")
