@@ -27,6 +27,7 @@ from protofed.methods import build_method
 from protofed.methods.base import Clock, Method
 from protofed.models import ModelSpec
 from protofed.models.encoder import FrozenEncoder, read_encoder
+from protofed.runs.attackers_loss import attackers_loss
 from protofed.runs.clients import Clients
 from protofed.runs.process import process_settings
 from protofed.server.asynchronous import check_method
@@ -70,7 +71,9 @@ class Setup:
         pooling = None if self.experiment.async_ is None else Pooling()
         if pooling is not None:
             stages.append(pooling)
-        attacking = None if self.attack is None else Attacking(self.attack)
+        attacking = (
+            None if self.attack is None else Attacking(self.attack, loss=attackers_loss(self.engine, self.attack.who))
+        )
         guarded = lengths or bool(self.defences)  # who believes everybody sees a loss that is not finite
         sound = self.engine.sound if guarded else None
         return Pipeline(self.method, stages, attacking, pooling, self.engine.server, sound)

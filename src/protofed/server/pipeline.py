@@ -17,7 +17,7 @@ from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Clock, Method, Server
 from protofed.prototypes import Prototypes
 from protofed.server.round import REFUSED
-from protofed.trust.attacker import Attack, AttackMemory
+from protofed.trust.attacker import Attack, AttackMemory, Loss
 from protofed.trust.defended import Context, Defence, Defended
 from protofed.trust.screening import capped, refusals, without
 
@@ -45,6 +45,7 @@ class Attacking:
 
     attack: Attack
     memory: AttackMemory = field(default_factory=dict)
+    loss: Loss | None = None
 
     def send(self, uploads: Upload, sent: Broadcast, clock: Clock, stages: Sequence[Stage]) -> Upload:
         """With the attackers' uploads in place of their own; they may try what they like on the stages first."""
@@ -63,7 +64,7 @@ class Attacking:
                     who = tuple(member for member in who if member not in notes.rejected)
             return some
 
-        return self.attack.send(uploads, sent, clock, self.memory, attempt)
+        return self.attack.send(uploads, sent, clock, self.memory, attempt, self.loss)
 
 
 @dataclass(frozen=True)
