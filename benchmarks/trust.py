@@ -70,7 +70,8 @@ SETTINGS: dict[str, Setting] = {
 SEEDS = {"default": (0, 1, 31)}
 USUAL = (0, 1, 2)
 ORDER = (
-    *("none", "adaptive", "sign-flip", "declared", "cones", "sybils", "label-flip", "quiet-backdoor", "slow-drift"),
+    *("none", "adaptive", "sign-flip", "loss-gradient", "declared", "cones", "sybils", "label-flip"),
+    *("quiet-backdoor", "slow-drift"),
     *("inside", "split", "impossible-state", "alie", "min-max", "min-sum", "ipm", "scaled-prototypes"),
     *("random-prototypes", "stale-replay", "free-rider", "collusion", "backdoor"),
 )

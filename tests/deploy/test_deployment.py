@@ -25,6 +25,7 @@ import pytest
 from protofed.deploy import follow_run as follow
 from protofed.deploy.client import federation_here
 from protofed.deploy.federation import FederationFolder, init
+from protofed.deploy.federation_runs import experiment_of, undefended
 from protofed.deploy.flower_app import write_app
 from protofed.deploy.flower_client import owner_of
 from protofed.deploy.follow_run import HOPELESS
@@ -314,6 +315,38 @@ def test_a_run_without_a_server_says_so_and_how_to_go_on(tmp_path: Path) -> None
     assert (outcome.code, len(outcome.err.splitlines())) == (1, 1)
     assert "the server is not running: start it with `protofed deploy server " in outcome.err
     assert "continue with: protofed deploy run federation experiment.yaml --out " in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("asked", "defence"),
+    [
+        ({}, "default"),
+        ({"defence": "none"}, "none"),
+        ({"defence": "median"}, "median"),
+        ({"trusted": "0"}, "default"),
+        ({"secure": True}, "none"),
+        ({"privacy": "client", "clip": 1.0, "noise": 1.0}, "none"),
+        ({"async_": 2}, "none"),
+    ],
+)
+def test_the_default_defence_judges_what_strangers_send_unless_it_cannot(
+    asked: dict[str, Any], defence: str, tmp_path: Path
+) -> None:
+    federation = FederationFolder(tmp_path / "federation")
+    init(federation, 3)
+    found = experiment_of(federation, {"method": "fedproto", **asked}, tmp_path / "run")
+    assert (found.defence, found.clients) == (defence, 3)
+    assert (undefended(asked) is None) == (defence == "default" or "defence" in asked)
+
+
+def test_a_run_that_goes_on_keeps_its_defence(tmp_path: Path) -> None:
+    federation = FederationFolder(tmp_path / "federation")
+    init(federation, 3)
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "flower.json").write_text("{}")
+    (out / "config.yaml").write_text(Experiment(method="fedproto", clients=3).to_yaml())
+    assert experiment_of(federation, {"method": "fedproto"}, out).defence == "none"
 
 
 def test_what_init_could_not_finish_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

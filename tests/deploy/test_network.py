@@ -43,7 +43,7 @@ def here(values: dict[str, Any], clients: int) -> Experiment:
 @contextmanager
 def playing(made: Deployment, out: str, **experiment: Any) -> Iterator[subprocess.Popen[str]]:
     """`deploy run`, going on."""
-    (made.place / "experiment.yaml").write_text(yaml.safe_dump(experiment))
+    (made.place / "experiment.yaml").write_text(yaml.safe_dump({"defence": "none", **experiment}))
     process = protofed("deploy", "run", "federation", "experiment.yaml", "--out", out, place=made.place)
     try:
         yield process

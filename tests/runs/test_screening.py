@@ -18,7 +18,7 @@ from protofed.methods.fedavg import FedAvg
 from protofed.prototypes import Prototypes
 from protofed.runs.run import new_run
 from protofed.server.pipeline import UNSOUND
-from protofed.trust.screening import FAR, refusals
+from protofed.trust.screening import FAR, capped, refusals
 
 
 def believed(declared: bool = True, lengths: bool = True, **changes: Any) -> dict[int, str]:
@@ -31,7 +31,7 @@ def believed(declared: bool = True, lengths: bool = True, **changes: Any) -> dic
     numbers = {"samples": torch.full((4,), 10)}
     for name, change in changes.items():
         target = {"w": weights["w"], "vectors": sets["means"].vectors, "counts": sets["means"].counts} | numbers
-        target["spread"] = weights["norm.running_var"]
+        target |= {"spread": weights["norm.running_var"], "seen": weights["seen"]}
         target[name][1] = change
     sent = Broadcast({"w": torch.zeros(3), "seen": torch.tensor(0), "norm.running_var": torch.ones(2)})
     return refusals(Upload(weights, sets, numbers), sent, [10, 10, 10, 10] if declared else None, lengths)
@@ -50,6 +50,8 @@ def believed(declared: bool = True, lengths: bool = True, **changes: Any) -> dic
         ({"w": float("nan"), "lengths": False}, "not finite"),
         ({"counts": 4.5}, "not whole"),
         ({"spread": -1e-6}, "below zero"),
+        ({"seen": -1}, "no training does"),
+        ({"seen": 2**40, "declared": False}, "no training does"),
         ({"w": FAR * 1.01}, "update is far longer"),
         ({"vectors": -FAR * 1.01}, "prototypes are far longer"),
     ],
@@ -69,6 +71,23 @@ def test_what_may_be_true_is_believed() -> None:
     assert refusals(nothing, Broadcast({"w": torch.zeros(2)}), None, lengths=True) == {}
     assert believed(w=FAR * 2, vectors=FAR * 2, lengths=False) == {}  # what others have sent does not matter
     assert refusals(Upload({"w": torch.zeros(0, 3)}), Broadcast(), []) == {}
+
+
+def test_prototypes_of_a_class_that_was_not_named_are_refused() -> None:
+    sets = {"means": Prototypes(torch.ones(3, 2, 1, 3), torch.tensor([[[5.0], [0.0]], [[5.0], [5.0]], [[1.0], [2.0]]]))}
+    named = torch.tensor([[True, False], [True, False], [True, True]])
+    found = refusals(Upload({}, sets), Broadcast(), None, named=named)
+    assert found == {1: "it has prototypes of classes that it did not name"}
+    assert refusals(Upload({}, sets), Broadcast(), None) == {}
+
+
+def test_nobodys_prototypes_stand_for_more_than_thrice_what_most_have() -> None:
+    counts = torch.tensor([[[5.0, 4.0], [1.0, 0.0]], [[6.0, 2.0], [2.0, 0.0]], [[9e5, 1.0], [1e5, 0.0]]])
+    found = capped(Upload({}, {"means": Prototypes(torch.ones(3, 2, 2, 3), counts)})).prototypes["means"].counts
+    assert torch.equal(found[:2], counts[:2])
+    assert found[2].tolist() == [[26.0, 1.0], [2.0, 0.0]]  # 30 in all, but for what is lost by rounding, in its shares
+    held = Upload({}, {"means": Prototypes(torch.ones(2, 2, 1, 3), torch.tensor([[[0.0], [0.0]], [[9.0], [0.0]]]))})
+    assert torch.equal(capped(held).prototypes["means"].counts, held.prototypes["means"].counts)
 
 
 @dataclass(frozen=True)

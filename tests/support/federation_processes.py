@@ -94,7 +94,7 @@ class Deployment:
 
     def run(self, out: str, **experiment: Any) -> Outcome:
         """An experiment, to its end."""
-        (self.place / "experiment.yaml").write_text(yaml.safe_dump(experiment))
+        (self.place / "experiment.yaml").write_text(yaml.safe_dump({"defence": "none", **experiment}))
         return invoke(self.place, "deploy", "run", "federation", "experiment.yaml", "--out", out)
 
     def listening(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from protofed.errors import UserError
 from protofed.experiment import Experiment
@@ -20,7 +22,7 @@ from protofed.runs.folder import RunFolder
 from protofed.runs.progress import Progress
 from protofed.runs.run import new_run
 from protofed.trust import default_defence as defence
-from protofed.trust.default_defence import GROWTH, LENGTH, LONG, SHARE, default
+from protofed.trust.default_defence import GROWTH, LEARNT, LENGTH, LONG, SHARE, default
 from protofed.trust.defended import Context
 from tests.reference import default_defence as reference
 from tests.support.killed import KillAfter, Killed
@@ -153,6 +155,82 @@ def test_what_was_seen_of_a_client_is_remembered() -> None:
     for _ in range(6):
         later = default(some, SENT, Context(range(6), memory=later.memory))
     assert list(later.suspected) == []
+
+
+def turning(held: Tensor, clients: int = 12, rounds: int = 12, attackers: int = 3) -> list[Sequence[int]]:
+    """Whom rounds suspect in which all clients follow what holds for long [n], and what holds for the round alone.
+
+    The last of the clients, who know all uploads, follow nothing but the latter.
+    """
+    found: list[Sequence[int]] = []
+    memory: Mapping[str, Tensor] = {}
+    made = torch.Generator().manual_seed(5)
+    for _ in range(rounds):
+        own, passing = (torch.randn(count, len(held), generator=made) / math.sqrt(len(held)) for count in (clients, 1))
+        rows = own + 0.6 * held + 0.8 * passing
+        rows[-attackers:] = own[-attackers:] + passing
+        uploads = Upload({"w": rows}, {}, {"samples": torch.full((clients,), 10)})
+        done = default(uploads, Broadcast({"w": torch.zeros(len(held))}), Context(range(clients), memory=memory))
+        memory, found = done.memory, [*found, done.suspected]
+    return found
+
+
+def test_who_agrees_only_with_what_it_saw_is_found_out_by_the_next_rounds() -> None:
+    found = turning(normalize(torch.randn(400, generator=torch.Generator().manual_seed(1)), dim=0))
+    assert list(found[0]) == []  # by its angle and its length it is as the others
+    assert [set(some) for some in found[-3:]] == [{9, 10, 11}] * 3
+
+
+@given(st.integers(0, 10_000), st.integers(1, 3))
+def test_the_agreement_that_is_lost_is_that_of_the_definition(seed: int, gone: int) -> None:
+    """Over two rounds, with clients that left and others that came."""
+    before, after = (by_layer(updates(6, 1.0, seed + more)) for more in (0, 1))
+    first, second = list(range(6)), [*range(gone, 6), *range(6, 6 + gone)]
+    made = torch.Generator().manual_seed(seed)
+    voices = [torch.rand(6, generator=made) + 0.1 for _ in range(2)]
+    nobody = torch.zeros(6, dtype=torch.bool)
+    _, seen = defence.hindsight(before, voices[0], nobody, Context(first))
+    _, found = defence.hindsight(after, voices[1], nobody, Context(second, memory=seen))
+    units = [[rows.tolist() for rows in some] for some in (before, after)]
+    expected = reference.lost_agreement(units[0], units[1], first, second, voices[0].tolist(), voices[1].tolist())
+    for client, value in expected.items():
+        assert float(found["scores"][client]) == pytest.approx(LEARNT * value, abs=1e-5)
+
+
+def by_layer(some: Upload) -> list[Tensor]:
+    return [torch.cat([change for name, change in some.changes(SENT).items() if name[0] == one], 1) for one in "ab"]
+
+
+def test_a_sketch_keeps_the_products_of_long_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = torch.Generator().manual_seed(2)
+    rows = [torch.randn(5, 9_000, generator=made) + 1, torch.randn(5, 900, generator=made)]
+    whole = defence._sketch(rows)
+    monkeypatch.setattr(defence, "SKETCH", 4096)
+    short = defence._sketch(rows)
+    assert short.shape == (5, 4096)
+    torch.testing.assert_close(short @ short.T, whole @ whole.T, atol=5 / math.sqrt(4096), rtol=0)
+
+
+def test_no_more_are_blamed_than_are_feared() -> None:
+    scores = torch.tensor([0.0] * 12 + [0.5] * 8)
+    assert defence._by_score(scores).tolist() == [1.0] * 20  # who of so many is right cannot be told
+    scores[14:] = 0.0
+    assert defence._by_score(scores).tolist() == [1.0] * 12 + [0.0] * 2 + [1.0] * 6
+
+
+def test_state_in_whole_numbers_is_the_medians() -> None:
+    some = updates(5, 0.2)
+    sent = Broadcast({**SENT.weights, "n.num_batches_tracked": torch.tensor(7)})
+    weights = {**some.weights, "n.num_batches_tracked": torch.tensor([9, 9, 9, 10, 2**30])}
+    found = default(Upload(weights, {}, some.numbers), sent).uploads.weights["n.num_batches_tracked"]
+    assert found.tolist() == [9] * 5
+
+
+def test_nobodys_prototypes_stand_for_many_more_samples_than_others() -> None:
+    counts = torch.full((5, 4, 1), 5.0)
+    counts[4] = 1e5
+    found = default(Upload({}, {"means": Prototypes(torch.ones(5, 4, 1, 3), counts)}), Broadcast()).uploads
+    assert float(found.prototypes["means"].counts[4].sum()) <= SHARE * 20
 
 
 def test_who_is_trusted_decides_what_the_others_are_measured_by() -> None:

@@ -26,6 +26,7 @@ from protofed.trust.integer_noise import (
     noisy_sum,
     released,
     share_deviation,
+    system_gaussian,
 )
 from protofed.trust.secagg import FRACTION, Words, integers, layout_of, numbers, threshold
 
@@ -93,6 +94,18 @@ def test_noise_is_new_each_time_and_not_from_a_seed() -> None:
     np.random.seed(0)
     assert (first != discrete_gaussian(50, 1e6)).any()
     assert len(discrete_gaussian(0, 5.0)) == 0
+
+
+def test_noise_on_what_is_no_integer_is_as_wide_as_asked_and_not_from_a_seed() -> None:
+    like = torch.zeros(200, 500)
+    torch.manual_seed(0)
+    first = system_gaussian(like, 0.3)
+    torch.manual_seed(0)
+    again = system_gaussian(like, 0.3)
+    assert (first.shape, first.dtype) == (like.shape, like.dtype)
+    assert float(first.std()) == pytest.approx(0.3, rel=0.02)
+    assert float((first * again).mean()) == pytest.approx(0.0, abs=5 * 0.09 / math.sqrt(like.numel()))
+    assert not system_gaussian(like, 0.0).any()
 
 
 @pytest.mark.parametrize("clients", [2, 3, 4, 7])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,6 +20,7 @@ from protofed.prototypes import Prototypes
 from protofed.trust.attacks import ATTACKS
 from protofed.trust.defences import DEFENCES
 from protofed.trust.dp_mechanisms import clipped_and_noised, lengths, private_sum
+from protofed.trust.integer_noise import system_gaussian
 from protofed.trust.screening import Schema, refusals, tensors_of, without
 from protofed.trust.summation import summed, terms, upload_of
 from tests.methods.contract.class_covariances import ClassCovariances
@@ -206,7 +206,7 @@ def test_sums_of_whole_numbers_are_clipped_as_numbers_and_rounded() -> None:
     several = Upload(sums={"counts": torch.tensor([[30, 40], [3, 4]])})  # of length 50 and 5
     (found,) = private_sum(several, SENT, 2, private(clip=25.0), 0).sums.values()
     assert found.tolist() == [[18, 24]]
-    sent = clipped_and_noised(several.reorder(torch.tensor([0])), SENT, 25.0, 0.0, np.random.default_rng(0))
+    sent = clipped_and_noised(several.reorder(torch.tensor([0])), SENT, 25.0, 0.0, system_gaussian)
     assert sent.sums["counts"].tolist() == [[15, 20]]
     assert sent.sums["counts"].dtype == torch.int64
 
@@ -222,7 +222,7 @@ def test_the_noise_of_a_sum_has_its_scale() -> None:
 
 def test_an_owner_clips_and_noises_sums_with_the_rest() -> None:
     one = replace(uploads(3, 1), sums={"products": torch.full((1, 2, 2), 3.0), "total": torch.tensor([4.0])})
-    found = clipped_and_noised(one, SENT, 1.0, 0.0, np.random.default_rng(0))
+    found = clipped_and_noised(one, SENT, 1.0, 0.0, system_gaussian)
     held = (one.prototypes["means"].counts > 0).unsqueeze(-1)
     parts = [found.weights["w"], found.prototypes["means"].vectors * held, *found.sums.values()]
     assert_close(sum(float(part.double().square().sum()) for part in parts), 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -120,6 +120,41 @@ def test_the_search_goes_on_from_the_round_before() -> None:
     second = tailored.Cones((8, 9), 0).chosen(some._replace(clock=some.clock._replace(round=1)))
     assert len(tried) - whole < whole / 2
     assert harm(some, within(first)) <= harm(some, within(second)) * 1.01
+
+
+def test_a_loss_of_their_own_gives_attackers_a_direction_and_a_measure() -> None:
+    target = torch.tensor([1.0, 2, 0, 0, 0, 0], dtype=torch.float64)
+
+    def loss(weights: Mapping[str, Tensor]) -> Tensor:
+        return (weights["layer.weight"] - target).square().sum()
+
+    some, plain = scene()._replace(loss=loss), scene()
+    torch.testing.assert_close(tailored.ascent(some)["layer.weight"], -2 * target)
+    found = tailored.LossGradient((8, 9), 0).chosen(some)
+    honest = loss({"layer.weight": some.others.weights["layer.weight"].mean(0)})
+    assert loss({"layer.weight": some.tried(found).weights["layer.weight"].mean(0)}) > 2 * honest
+    assert harm(some, some.tried(found)) > harm(plain, plain.tried(found))
+    assert tailored.ascent(plain) == {}
+
+
+def test_attackers_compute_the_loss_of_a_model_on_their_own_samples() -> None:
+    options: dict[str, Any] = {
+        **{"model": "cnn", "image_size": 16, "device": "cpu", "train_size": 240, "clients": 6, "alpha": 100.0},
+        **{"rounds": 1, "min_size": 5, "attack": "loss-gradient", "attackers": 0.3, "engine": "sequential"},
+    }
+    run = new_run(Experiment.from_mapping(options))
+    assert run.attack is not None
+    assert run.pipeline.attacking is not None
+    loss = run.pipeline.attacking.loss
+    assert loss is not None
+    group, total, size = run.engine.groups[0], 0.0, 0
+    states = {name: value.unsqueeze(0) for name, value in run.broadcast.weights.items()}
+    for member in run.attack.who:
+        train = run.engine.federation.members[member].train
+        logits = run.engine.forward(group, states, group.inputs(train.x))[1][0]
+        total += float(torch.nn.functional.cross_entropy(logits, train.labels, reduction="sum"))
+        size += len(train)
+    assert float(loss(run.broadcast.weights)) == pytest.approx(total / size, rel=1e-5)
 
 
 def test_split_prototypes_have_an_honest_mean_and_are_far_from_it() -> None:

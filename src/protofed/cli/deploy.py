@@ -197,8 +197,7 @@ def run_command(
 
     federation = FederationFolder.open(folder)
     path = out or fresh_path(config.stem, federation.folder / "runs")
-    clients = max(1, federation_runs.clients_of(federation, path))
-    experiment = Experiment.from_mapping({"clients": clients, **read_yaml(config)})
+    experiment = federation_runs.experiment_of(federation, read_yaml(config), path)
     federation_runs.check(federation, experiment, path)
     check(experiment)
     shown = progress(quiet)

@@ -65,7 +65,7 @@ from protofed.models import factory_of
 from protofed.runs.run import Run, new_run
 from protofed.server.public_exchange import exchange_of
 from protofed.trust.dp_mechanisms import clipped_and_noised
-from protofed.trust.integer_noise import noised_row
+from protofed.trust.integer_noise import noised_row, system_gaussian
 from protofed.trust.screening import Schema, tensors_of
 from protofed.trust.secagg import PUBLIC, SEALED, Member, added, integers
 from protofed.trust.signatures import SIGNATURE
@@ -254,9 +254,10 @@ class WarmClient:
     def tested(self, asked: Asked, arrived: Arrived) -> dict[str, Any] | None:
         """Accuracies of this client's model, and of the one it was sent; nothing where they may not leave.
 
+        Where its owner has what leaves noised, they may not: no noise is on them.
         Metrics leave beside them, where they may: of some classes they tell more than an accuracy does.
         """
-        if "accuracies" not in self.owner.send:
+        if "accuracies" not in self.owner.send or self.owner.noise:
             return None
         asked.ledger.count("test", asked.memory, self.owner)
         self._count(tests=1)
@@ -272,11 +273,12 @@ class WarmClient:
         return scores
 
     def trained(self, arrived: Arrived) -> tuple[Upload, float]:
-        """What a turn makes, as it may leave, and its loss."""
+        """What a turn makes, as it may leave, and its loss; 0 where what leaves is noised, which a loss is not."""
         self._after = UNKNOWN  # until it is kept: a turn that fails half way has changed the model
         with arrived.run.at_work():
             outcome = arrived.run.clients.round([self.owner.id], arrived.received, arrived.clock)
-        return self.guarded(outcome.uploads, arrived.received), outcome.losses[0]
+        loss = 0.0 if self.owner.noise else outcome.losses[0]
+        return self.guarded(outcome.uploads, arrived.received), loss
 
     def sums(self) -> SumsGiven | None:
         """Of which sums this client was a part, in all runs; a simulation protects nobody from itself."""
@@ -287,7 +289,7 @@ class WarmClient:
         self.check_parts(upload)
         if self.owner.clip is None:
             return upload
-        return clipped_and_noised(upload, received, self.owner.clip, self.owner.noise, np.random.default_rng())
+        return clipped_and_noised(upload, received, self.owner.clip, self.owner.noise, system_gaussian)
 
     def check_parts(self, upload: Upload) -> None:
         """Refuse to send what may not be sent; the rest is what leaves."""
@@ -447,6 +449,7 @@ def train(client: WarmClient, asked: Asked) -> Packet:
     arrived = client.arrive(asked)
     scores = client.tested(asked, arrived) if asked.facts.get("test") else None
     upload, loss = client.trained(arrived)
+    loss = 0.0 if asked.experiment.hides_clients else loss  # the server noises what is uploaded, and no loss
     answer = pack({"id": client.owner.id, "loss": loss, "scores": scores}, upload.client(0))
     client.keep(asked, arrived)
     return answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from protofed.deploy.membership import warnings
 from protofed.deploy.processes import hangup, is_running, logged, told_to_end
 from protofed.deploy.server_settings import Settings, check_out
 from protofed.errors import LostError, UserError
-from protofed.experiment import Experiment
+from protofed.experiment import SYNCHRONOUS, Experiment
 from protofed.internal.atomic_files import full_disk_is_said
 from protofed.internal.schema import read_json
 from protofed.runs.folder import RunFolder
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("flwr")
 
+DEFENCE = "default"
+"""What judges uploads, unless an experiment names something else: clients over a network may be strangers."""
+
 
 def check(federation: FederationFolder, experiment: Experiment, out: Path) -> None:
     """Refuse an experiment of another number of clients, or one that its folder is not for."""
@@ -33,6 +37,33 @@ def check(federation: FederationFolder, experiment: Experiment, out: Path) -> No
     if experiment.number_of_clients != (begun := clients_of(federation, out)):
         raise UserError("--clients", experiment.number_of_clients, f"the federation has {begun}")
     check_out(out, experiment)
+
+
+def experiment_of(federation: FederationFolder, asked: Mapping[str, Any], out: Path) -> Experiment:
+    """The experiment that is asked for; the default defence judges its uploads, unless it names another.
+
+    A run that goes on keeps the defence that it began with.
+
+    Raises:
+        UserError: it is none.
+    """
+    clients = max(1, clients_of(federation, out))
+    if (out / "config.yaml").is_file():
+        usual = RunFolder(out).experiment().defence
+    else:
+        usual = "none" if undefended(asked) else DEFENCE
+    return Experiment.from_mapping({"clients": clients, "defence": usual, **asked})
+
+
+def undefended(asked: Mapping[str, Any]) -> str | None:
+    """Why no defence can judge the uploads of an experiment; None if one can."""
+    if asked.get("secure"):
+        return "with secure the server sees nobody's own upload"
+    if asked.get("privacy") == "client":
+        return "with privacy: client a defence would let one client change more than its own part"
+    if asked.get("async_") is not None:
+        return f"with async_ {SYNCHRONOUS['defence']}"
+    return None
 
 
 def clients_of(federation: FederationFolder, out: Path) -> int:
@@ -76,6 +107,8 @@ def play(federation: FederationFolder, experiment: Experiment, out: Path, progre
 
         for line in warnings(federation):
             LOG.warning("%s", line)
+        if (why := undefended(dataclasses.asdict(experiment))) is not None:
+            LOG.warning("no defence judges uploads: %s", why)
         state = link.open_state(federation.database)
         with link.new_run(state, check, Interrupted) as grid, recorded.playing(grid) as asking:
             serve(asking, dataclasses.replace(experiment, **machine), settings, RecordedProgress(progress, recorded))

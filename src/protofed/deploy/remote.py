@@ -10,6 +10,9 @@ import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import torch
+from torch import Tensor
+
 from protofed.data import Federation
 from protofed.deploy.connections import LOG, REMOVED, Connections
 from protofed.deploy.exchange import Answers, Question, exchange
@@ -148,6 +151,11 @@ class Remote(Clients):
         """By what they said when they came."""
         sizes = [self.clients.known[member].samples for member in clock.who]
         return [times * size for times, size in zip(self.engine.counted(sizes, clock), sizes, strict=True)]
+
+    def named(self, clock: Clock) -> Tensor | None:
+        """By what they said when they came."""
+        names = [set(self.clients.known[member].classes) for member in clock.who]
+        return torch.tensor([[name in own for name in self.federation.classes] for own in names])
 
     def _needed(self, who: Sequence[int]) -> int:
         """How many of a round's clients must answer."""

@@ -73,6 +73,10 @@ class Secure(Remote):
         """Of the sum, which is all that there is."""
         return [sum(super().declared(clock))]
 
+    def named(self, clock: Clock) -> Tensor | None:  # noqa: ARG002
+        """Nobody's own: a sum has the classes of all."""
+        return None
+
     def _needed(self, who: Sequence[int]) -> int:
         return max(super()._needed(who), threshold(len(who)))
 

@@ -53,6 +53,10 @@ class Clients(ABC):
     def declared(self, clock: Clock) -> list[int]:
         """The most samples that prototypes of a round's clients may count."""
 
+    def named(self, clock: Clock) -> Tensor | None:  # noqa: ARG002
+        """Which classes a round's clients have named [N, C]; None where nobody names any."""
+        return None
+
     @abstractmethod
     def public_clients(
         self, method: PublicExchange, who: Sequence[int], broadcast: Broadcast, clock: Clock

@@ -27,6 +27,7 @@ from protofed.methods import build_method
 from protofed.methods.base import Clock, Method
 from protofed.models import ModelSpec
 from protofed.models.encoder import FrozenEncoder, read_encoder
+from protofed.runs.attackers_loss import attackers_loss
 from protofed.runs.clients import Clients
 from protofed.runs.process import process_settings
 from protofed.server.asynchronous import check_method
@@ -62,14 +63,17 @@ class Setup:
         alone = self.privacy is not None and self.privacy.one_by_one
         asked = asks_for_lengths(self.experiment.defence) and not alone
         lengths = asked or not (alone or clients.here)  # strangers are compared even if nobody asks
-        stages: list[Stage] = [Screening(self._declared(clients) if exact else None, alone, lengths, asked)]
+        declared = self._declared(clients) if exact else None
+        stages: list[Stage] = [Screening(declared, alone, lengths, lengths, clients.named)]
         stages += [Defending(defence, self.experiment.trusted_clients) for defence in self.defences]
         if self.privacy is not None:
             stages.append(Releasing(self.privacy.release))
         pooling = None if self.experiment.async_ is None else Pooling()
         if pooling is not None:
             stages.append(pooling)
-        attacking = None if self.attack is None else Attacking(self.attack)
+        attacking = (
+            None if self.attack is None else Attacking(self.attack, loss=attackers_loss(self.engine, self.attack.who))
+        )
         guarded = lengths or bool(self.defences)  # who believes everybody sees a loss that is not finite
         sound = self.engine.sound if guarded else None
         return Pipeline(self.method, stages, attacking, pooling, self.engine.server, sound)

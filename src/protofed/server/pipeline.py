@@ -17,7 +17,7 @@ from protofed.messages import Broadcast, Upload
 from protofed.methods.base import Clock, Method, Server
 from protofed.prototypes import Prototypes
 from protofed.server.round import REFUSED
-from protofed.trust.attacker import Attack, AttackMemory
+from protofed.trust.attacker import Attack, AttackMemory, Loss
 from protofed.trust.defended import Context, Defence, Defended
 from protofed.trust.screening import capped, refusals, without
 
@@ -45,6 +45,7 @@ class Attacking:
 
     attack: Attack
     memory: AttackMemory = field(default_factory=dict)
+    loss: Loss | None = None
 
     def send(self, uploads: Upload, sent: Broadcast, clock: Clock, stages: Sequence[Stage]) -> Upload:
         """With the attackers' uploads in place of their own; they may try what they like on the stages first."""
@@ -63,7 +64,7 @@ class Attacking:
                     who = tuple(member for member in who if member not in notes.rejected)
             return some
 
-        return self.attack.send(uploads, sent, clock, self.memory, attempt)
+        return self.attack.send(uploads, sent, clock, self.memory, attempt, self.loss)
 
 
 @dataclass(frozen=True)
@@ -75,17 +76,19 @@ class Screening:
         alone: each upload is judged by itself: one client must not decide whether another counts.
         lengths: what is far longer than the others' is rejected too.
         caps: nobody counts for many times the samples that most have declared.
+        named: which classes a round's clients have named [N, C]; None where nobody names any.
     """
 
     declared: Callable[[Clock], list[int]] | None
     alone: bool = False
     lengths: bool = False
     caps: bool = False
+    named: Callable[[Clock], Tensor | None] = lambda _: None
 
     def apply(self, uploads: Upload, sent: Broadcast, clock: Clock) -> tuple[Upload, Notes]:
         """Without those that are rejected; all of them may be only where each is judged alone."""
         declared = self.declared(clock) if self.declared else None
-        rejected = refusals(uploads, sent, declared, self.lengths)
+        rejected = refusals(uploads, sent, declared, self.lengths, self.named(clock))
         if len(rejected) == len(clock.who) and rejected and not self.alone:
             why = "; ".join(dict.fromkeys(rejected.values()))
             raise LostError(f"every upload of round {clock.round + 1} was refused: {why}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -19,6 +19,9 @@ from protofed.prototypes import Prototypes
 AttackMemory = dict[str, Tensor]
 """What attackers remember from round to round, by name; it is in checkpoints."""
 
+
+Loss = Callable[[Mapping[str, Tensor]], Tensor]
+"""The loss of a model with these weights on the attackers' own data: what they can really compute."""
 
 Try = Callable[[Upload], Upload]
 """What screening and defences of this round would leave of uploads; nothing is remembered of it."""
@@ -60,7 +63,13 @@ class Attack:
         return replace(federation, clients=tuple(clients))
 
     def send(
-        self, uploads: Upload, sent: Broadcast, clock: Clock, memory: AttackMemory, attempt: Try = undefended
+        self,
+        uploads: Upload,
+        sent: Broadcast,
+        clock: Clock,
+        memory: AttackMemory,
+        attempt: Try = undefended,
+        loss: Loss | None = None,
     ) -> Upload:
         """A round's uploads, one for each client of the clock, with those of attackers exchanged."""
         rows = [row for row, member in enumerate(clock.who) if member in self.who]
@@ -68,7 +77,7 @@ class Attack:
             return uploads
         index = torch.tensor(rows, device=_device(uploads))
         mine = clock._replace(who=tuple(clock.who[row] for row in rows))
-        return put(uploads, index, self.chosen(Scene(uploads, index, sent, mine, memory, attempt)))
+        return put(uploads, index, self.chosen(Scene(uploads, index, sent, mine, memory, attempt, loss)))
 
     def chosen(self, scene: Scene) -> Upload:
         """What attackers send; one that knows nothing of the others or of the defence gives its `answer`."""
@@ -84,6 +93,7 @@ class Scene(NamedTuple):
     clock: Clock  # of the attackers
     memory: AttackMemory
     attempt: Try
+    loss: Loss | None = None  # on their own data; None where no model of their own is to be had
 
     @property
     def own(self) -> Upload:

@@ -2,21 +2,24 @@
 
 It compares clients by the angles between their updates, which the products of all pairs say: nothing as long as an
 update is sorted. What honest clients differ by is bounded by constants, not by how much the round's clients differ, so
-that opponents cannot widen it.
+that opponents cannot widen it. Within that, an update is judged a round later, by what the others make of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize, pad
 
 from protofed.messages import Broadcast, Upload
 from protofed.prototypes import Prototypes
 from protofed.trust.defended import NOTHING, STATISTICS, Context, Defended, coordinate_median
+from protofed.trust.screening import capped
 
 TURNED = 0.35
 """How far below the median of the round a client's cosine with the others may be; then it counts for nothing."""
@@ -37,10 +40,23 @@ GROWTH = 2.0
 """How much longer than the class's prototype that was broadcast last the middle of a class may be."""
 
 SHARE = 1.5
-"""The most samples that a client counts for, in medians of the round."""
+"""The most samples that a client, and each set of its prototypes, counts for, in medians of the round."""
 
 FORGOTTEN = 0.7
 """How much of what is remembered of a client stays from round to round."""
+
+RIGHT, WRONG = 0.005, 0.02
+"""How much more agreement than others' a client's updates may lose within a round, in the mean of rounds: until then
+it counts fully, and from then on not at all."""
+
+LEARNT = 0.15
+"""How much of what is remembered of a client is of the last round."""
+
+FEARED = 0.25
+"""The part of the clients that may be hostile: no more are blamed for the agreement that their updates lose."""
+
+SKETCH = 2**15
+"""Numbers that are remembered of a client's update."""
 
 DOUBTED = 0.05
 """A client that counts for less than this is suspected."""
@@ -55,14 +71,19 @@ class Pairs(NamedTuple):
 
 def default(uploads: Upload, sent: Broadcast, known: Context = NOTHING) -> Defended:
     """Bound how far each client is believed, by the angles and lengths of its updates and prototypes, over rounds."""
+    uploads = capped(uploads, SHARE)
     found, trust, memory = uploads, None, dict[str, Tensor]()
     layers = _layers(uploads, sent)
     if layers:
-        pairs = [_pairs(torch.cat(rows, 1)) for rows in layers.values()]
-        trusted = known.trusted_rows(len(pairs[0].lengths), pairs[0].lengths.device)
+        rows = [torch.cat(some, 1) for some in layers.values()]
+        pairs = [_pairs(one) for one in rows]
+        trusted = known.trusted_rows(len(rows[0]), rows[0].device)
         margins, memory = _remembered(torch.stack([margin(one, trusted) for one in pairs]).amin(0), known)
         far = torch.stack([one.lengths > LONG * _usual(one.lengths, trusted) for one in pairs]).any(0)
         trust = ((margins + TURNED) / (TURNED - FULL)).clamp(0, 1).masked_fill(far, 0.0)
+        if known.who is not None:
+            held, scores = hindsight(rows, trust, trusted, known)
+            trust, memory = trust * held, memory | scores
         if not bool(trust.any()):  # nobody stands out: then there is no telling
             trust = torch.ones_like(trust)
         bounds = [LENGTH * _usual(one.lengths, trusted) / one.lengths.clamp(min=1e-30) for one in pairs]
@@ -133,23 +154,77 @@ def _remembered(margins: Tensor, known: Context) -> tuple[Tensor, dict[str, Tens
     return torch.minimum(margins, mean.to(margins)), {"margins": kept.index_copy(0, rows, mean)}
 
 
+def hindsight(
+    rows: Sequence[Tensor], trust: Tensor, trusted: Tensor, known: Context
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """[N]: how far clients are believed by what became of their updates, and what to remember.
+
+    An update agrees with the others', as far as they are believed; a round later, after it was applied, theirs say
+    whether it was right. What was turned against the others within what they differ by agrees with them when it is
+    sent, and no longer when they answer. `rows` are updates, layer by layer.
+    """
+    assert known.who is not None  # without it nothing is remembered
+    sketch, who = _sketch(rows), torch.tensor(known.who)
+    scores = _grown(known.memory.get("scores"), max(known.who) + 1)
+    voices = trusted.to(sketch) if bool(trusted.any()) else trust.to(sketch) * _by_score(scores[who]).to(sketch)
+    voices = voices if bool(voices.any()) else torch.ones_like(voices)
+    if "sketch" in known.memory:
+        before = known.memory["members"]
+        other = (before.view(-1, 1) != who).to(sketch)
+        later = _agreement(known.memory["sketch"].to(sketch) @ sketch.T, other, voices)
+        worse = (known.memory["agreed"] - later.cpu()).double()
+        old = scores[before]
+        new = worse - worse.median()
+        scores = scores.index_copy(0, before, old + LEARNT * (new - old))
+    agreed = _agreement(sketch @ sketch.T, 1 - torch.eye(len(who)).to(sketch), voices).cpu()
+    memory = {"scores": scores, "sketch": sketch.cpu(), "members": who, "agreed": agreed}
+    return _by_score(scores[who]).to(trust), memory
+
+
+def _by_score(scores: Tensor) -> Tensor:
+    """[N]: how far clients are believed; below the FEARED part with the highest scores, fully."""
+    usual = scores.sort().values[len(scores) - 1 - int(FEARED * len(scores))]
+    return ((WRONG - (scores - usual)) / (WRONG - RIGHT)).clamp(0, 1)
+
+
+def _agreement(cosines: Tensor, other: Tensor, voices: Tensor) -> Tensor:
+    """The mean of cosines [M, N] over those of the N that are others and have a voice."""
+    share = other * voices
+    return (cosines * share).sum(1) / share.sum(1).clamp(min=1e-9)
+
+
+def _grown(before: Tensor | None, size: int) -> Tensor:
+    """Numbers of clients, 0 for those that are new."""
+    kept = torch.zeros(size, dtype=torch.float64) if before is None else before
+    return torch.cat([kept, kept.new_zeros(max(0, size - len(kept)))])
+
+
+def _sketch(rows: Sequence[Tensor]) -> Tensor:
+    """[N, at most SKETCH]: updates with layers of one length, folded by random signs: products stay about equal."""
+    whole = torch.cat([normalize(layer, dim=1, eps=torch.finfo(layer.dtype).tiny) for layer in rows], 1)
+    whole = whole / math.sqrt(len(rows))
+    if whole.shape[1] <= SKETCH:
+        return whole
+    signs = torch.randint(0, 2, (whole.shape[1],), generator=torch.Generator().manual_seed(0)).to(whole) * 2 - 1
+    return pad(whole * signs, (0, -whole.shape[1] % SKETCH)).view(len(whole), -1, SKETCH).sum(1)
+
+
 def _weighed(uploads: Upload, sent: Broadcast, trust: Tensor, scales: Mapping[tuple[str, ...], Tensor]) -> Upload:
     """Updates of a bounded length, moved to the mean of all as far as their client is not believed.
 
     So the method's own average is the one in which each client counts as far as it is believed. `scales` are what each
     client's update may be multiplied by at most, by the names of a layer.
     """
-    numbers = dict(uploads.numbers)
-    share = torch.ones_like(trust)
-    if "samples" in numbers:
-        share = numbers["samples"].to(trust).clamp(max=SHARE * float(numbers["samples"].double().median()))
-        numbers["samples"] = share.round().to(numbers["samples"])
+    share = uploads.numbers.get("samples", torch.ones_like(trust)).to(trust)
     weights, counted = dict(uploads.weights), trust * share / (trust * share).sum()
     scale = {name: found.clamp(max=1) for names, found in scales.items() for name in names}
     for name, change in uploads.changes(sent).items():
         rows = change * scale[name].to(change).unsqueeze(1) if name in scale else _within(change)
         weights[name] = _given(rows, trust, counted, uploads.weights[name], sent.weights.get(name))
-    return replace(uploads, weights=weights, numbers=numbers)
+    for name, tensor in uploads.weights.items():
+        if not tensor.is_floating_point():  # what a state counts in whole numbers is the median's
+            weights[name] = tensor.sort(0).values[(len(tensor) - 1) // 2].expand_as(tensor).clone()
+    return replace(uploads, weights=weights)
 
 
 def _given(rows: Tensor, trust: Tensor, counted: Tensor, like: Tensor, before: Tensor | None) -> Tensor:

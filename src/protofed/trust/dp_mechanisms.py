@@ -8,7 +8,7 @@ and when its budget is spent, is in engines/private.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -103,11 +103,11 @@ def private_sum(uploads: Upload, sent: Broadcast, expected: float, experiment: E
 
 
 def clipped_and_noised(
-    upload: Upload, sent: Broadcast, clip: float, noise: float, draws: np.random.Generator
+    upload: Upload, sent: Broadcast, clip: float, noise: float, gaussian: Callable[[Tensor, float], Tensor]
 ) -> Upload:
     """What one client sends where its owner asks for it: its change of the weights, its prototypes and its sums,
     s (w_k − w), s p and s S, where s ≤ 1 scales them together to the norm `clip`, each number with Gaussian noise of
-    `noise` · `clip`.
+    `noise` · `clip` from `gaussian`, which takes a tensor of the form and a deviation.
 
     Numbers of samples, and what a BatchNorm counts, are sent as they are.
     """
@@ -122,17 +122,17 @@ def clipped_and_noised(
     for name, change in changes.items():
         tensor = upload.weights[name]
         moved = (scale.to(change.dtype).view(-1, 1) * change).view_as(tensor)
-        moved = moved + gaussian(moved, deviation, draws)
+        moved = moved + gaussian(moved, deviation)
         weights[name] = moved + sent.weights[name] if name in sent.weights else moved
     sets = {}
     for name, (found, counts) in upload.prototypes.items():
         moved = scale.to(found.dtype).view(-1, 1, 1, 1) * found
-        moved = moved + gaussian(moved, deviation, draws)
+        moved = moved + gaussian(moved, deviation)
         sets[name] = Prototypes(moved.where((counts > 0).unsqueeze(-1), 0), counts)
     noised = {}
     for name, total in upload.sums.items():
         moved = _scaled(total, scale)
-        noised[name] = _like(moved + gaussian(moved, deviation, draws), total)
+        noised[name] = _like(moved + gaussian(moved, deviation), total)
     return Upload(weights, sets, upload.numbers, noised)
 
 

@@ -33,6 +33,8 @@ Source = Callable[[int], Words]
 
 LEAST = 16.0
 """Steps of the integers that a share's deviation must have."""
+FINE = 2.0**40
+"""Steps of the noise's deviation, where what is noised is no integer."""
 TAIL = 12.0
 """Deviations beyond which no share of noise is: one in 10³² is."""
 
@@ -203,6 +205,25 @@ def discrete_gaussian(size: int, deviation: float, words: Source = from_system) 
         far = (abs(drawn) - deviation * deviation / scale) / deviation
         found = np.concatenate([found, drawn[_happens(np.exp(-far * far / 2), words)]])
     return found[:size]
+
+
+def system_gaussian(like: Tensor, deviation: float, words: Source = from_system) -> Tensor:
+    """Noise in the form of a tensor: whole multiples of deviation · 2⁻⁴⁰, from the operating system's generator.
+
+    Args:
+        like: of any shape.
+        deviation: σ; 0 is no noise.
+        words: where randomness comes from.
+
+    Returns:
+        Of the shape and type of `like`.
+
+    Example:
+        >>> system_gaussian(torch.zeros(2, 3), 1.0).shape
+        torch.Size([2, 3])
+    """
+    drawn = discrete_gaussian(like.numel(), FINE, words).astype(np.float64) * (deviation / FINE)
+    return torch.from_numpy(drawn).view(like.shape).to(like)
 
 
 def _discrete_laplace(tries: int, scale: int, words: Source) -> NDArray[np.int64]:

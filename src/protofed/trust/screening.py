@@ -12,6 +12,7 @@ from torch import Tensor
 
 from protofed.errors import RefusedError
 from protofed.messages import STORED, Broadcast, Message, Upload, tensors_in
+from protofed.prototypes import Prototypes
 
 SLOTS = 4096
 """Prototypes of a class that a message may hold: more than any clustering of a client's data gives."""
@@ -28,6 +29,9 @@ FAR = 100.0
 
 MOST = 3
 """Times the median of a round: what a client counts for at most, of the samples that it says it has."""
+
+STEPS = 2**31
+"""What a turn adds at most to a number that its state counts in, such as BatchNorm's of batches."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +110,17 @@ class Schema:
             raise RefusedError(f"the prototypes {name} repeat a place or count nothing")
 
 
-def refusals(uploads: Upload, sent: Broadcast, declared: Sequence[int] | None, lengths: bool = False) -> dict[int, str]:
+def refusals(
+    uploads: Upload,
+    sent: Broadcast,
+    declared: Sequence[int] | None,
+    lengths: bool = False,
+    named: Tensor | None = None,
+) -> dict[int, str]:
     """Why uploads of a round, by their place in it, are rejected: by the same rules for every engine.
 
-    A number that is not finite, counts below nothing, what is FAR times as long as the median, where `lengths` are
+    A number that is not finite, counts below nothing, state in whole numbers that no training counts to, prototypes of
+    classes that the client has not `named` [N, C], what is FAR times as long as the median, where `lengths` are
     compared, and, where samples are `declared` and nothing is noisy: a variance below zero, counts that are not whole
     or that the client's declared number of training samples does not allow.
     """
@@ -132,6 +143,12 @@ def refusals(uploads: Upload, sent: Broadcast, declared: Sequence[int] | None, l
         most = torch.tensor(declared, device=tensors[0].device)
         totals = [*(some.sum(1) for some in counts), *samples]
         checks["it counts more samples than it declared"] = _any([total > most for total in totals])
+    whole = [_miscounted(tensor, sent.weights.get(name)) for name, tensor in uploads.weights.items() if _whole(tensor)]
+    if whole:
+        checks["its state counts what no training does"] = _any(whole)
+    if named is not None and counts:
+        held = [found.present for _, found in sets if found.present.shape == named.shape]
+        checks["it has prototypes of classes that it did not name"] = _any([some & ~named for some in held])
     if lengths:
         checks |= _too_long(uploads, sent)
     failed = torch.stack(list(checks.values()), 1).tolist()
@@ -157,13 +174,38 @@ def _too_long(uploads: Upload, sent: Broadcast) -> dict[str, Tensor]:
     return checks
 
 
-def capped(uploads: Upload) -> Upload:
-    """The same with nobody counted for more than MOST times the median number of samples of the round."""
-    samples = uploads.numbers.get("samples")
-    if samples is None or not len(samples):
-        return uploads
-    most = (MOST * samples.double().median()).to(samples)
-    return replace(uploads, numbers={**uploads.numbers, "samples": samples.clamp(max=most)})
+def _whole(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() and tensor.dtype != torch.bool
+
+
+def _miscounted(tensor: Tensor, before: Tensor | None) -> Tensor:
+    """Whose state in whole numbers is less than what was sent, or has grown by more than STEPS."""
+    grown = tensor.double() - (0 if before is None else before.double())
+    return (grown < 0) | (grown > STEPS)
+
+
+def capped(uploads: Upload, times: float = MOST) -> Upload:
+    """The same with nobody counted for more than so many times the median of the round.
+
+    By the samples that clients say they have, and by those that all prototypes of a set stand for.
+    """
+    numbers, samples = dict(uploads.numbers), uploads.numbers.get("samples")
+    if samples is not None and len(samples):
+        numbers["samples"] = samples.clamp(max=(times * samples.double().median()).to(samples))
+    sets = {name: Prototypes(found.vectors, _fewer(found.counts, times)) for name, found in uploads.prototypes.items()}
+    return replace(uploads, numbers=numbers, prototypes=sets)
+
+
+def _fewer(counts: Tensor, times: float) -> Tensor:
+    """Counts [N, C, M], scaled so that a client's are at most so many times the median of clients that have some."""
+    totals = counts.double().flatten(1).sum(1)
+    if not bool((totals > 0).any()):
+        return counts
+    most = times * totals[totals > 0].median()
+    if not bool((totals > most).any()):
+        return counts
+    scaled = (counts * (most / totals.clamp(min=1)).clamp(max=1).view(-1, 1, 1)).floor().clamp(min=1)
+    return scaled.where(counts > 0, 0).to(counts)
 
 
 def without(uploads: Upload, refused: Container[int]) -> Upload:

@@ -101,19 +101,23 @@ class Bent(NamedTuple):
     length: float
 
 
-def bent(scene: Scene, how: Bent) -> Upload:
+Directions = Mapping[str, Tensor]
+"""What harms, by the name of a layer; where it is 0 or not there, a direction that stays the same."""
+
+
+def bent(scene: Scene, how: Bent, directions: Directions | None = None) -> Upload:
     """Updates and prototypes turned from the honest mean towards what harms, longer than the honest median.
 
-    Updates turn, layer by layer, towards undoing all that training has done; prototypes towards the next class.
+    Updates turn, layer by layer, in `directions`: unless given, towards undoing all that training has done; prototypes
+    turn towards the next class.
     """
-    first = _first_weights(scene)
+    towards = _undoing(scene) if directions is None else directions
 
     def of_weights(name: str, rows: Tensor) -> Tensor:
-        before = scene.sent.weights.get(name)
-        undo = first[name] - before if name in first and before is not None else torch.zeros_like(rows[0])
-        if not bool(undo.any()):
-            undo = _drawn(scene, name, rows[0])
-        return turned(rows.mean(0), undo.reshape(-1).to(rows), how.degrees, how.length * rows.norm(dim=1).median())
+        harms = towards.get(name)
+        if harms is None or not bool(harms.any()):
+            harms = _drawn(scene, name, rows[0])
+        return turned(rows.mean(0), harms.reshape(-1).to(rows), how.degrees, how.length * rows.norm(dim=1).median())
 
     def of_prototypes(means: Tensor) -> Tensor:  # [n, C, D] with nan for what is not held
         mean, present = _mean_of_held(means)
@@ -124,11 +128,29 @@ def bent(scene: Scene, how: Bent) -> Upload:
     return crafted(scene, of_weights, of_prototypes)
 
 
-def _first_weights(scene: Scene) -> Mapping[str, Tensor]:
-    """The weights that were sent first, which attackers remember."""
+def _undoing(scene: Scene) -> Directions:
+    """From the weights that were sent to those that were sent first, which attackers remember."""
     for name, tensor in scene.sent.weights.items():
         scene.memory.setdefault(f"first/{name}", tensor.clone())
-    return {name: scene.memory[f"first/{name}"] for name in scene.sent.weights}
+    return {name: scene.memory[f"first/{name}"] - tensor for name, tensor in scene.sent.weights.items()}
+
+
+def ascent(scene: Scene) -> Directions:
+    """The gradient of the attackers' loss at what was sent; nothing where there is no loss of their own."""
+    if scene.loss is None:
+        return {}
+    with torch.enable_grad():
+        weights = {
+            name: tensor.detach().clone().requires_grad_()
+            for name, tensor in scene.sent.weights.items()
+            if tensor.is_floating_point() and not name.endswith(STATISTICS)
+        }
+        if not weights:
+            return {}
+        found = torch.autograd.grad(
+            scene.loss({**scene.sent.weights, **weights}), [*weights.values()], allow_unused=True
+        )
+    return {name: slope for name, slope in zip(weights, found, strict=True) if slope is not None}
 
 
 def _drawn(scene: Scene, name: str, like: Tensor) -> Tensor:
@@ -183,7 +205,8 @@ def crafted(
 def harm(scene: Scene, left: Upload) -> float:
     """How far what the server is about to average lies from the honest mean, and how much of its way it takes back.
 
-    The mean of the weights by the samples that clients name, and of every class's prototypes over its holders.
+    The mean of the weights by the samples that clients name, and of every class's prototypes over its holders. Beside
+    that, by how much the loss on the attackers' own data is above that of the honest mean, in parts of the latter.
     """
     if not all(bool(tensor.isfinite().all()) for tensor in left.flat().values()):
         return math.inf
@@ -194,11 +217,27 @@ def harm(scene: Scene, left: Upload) -> float:
     if honest is not None and found is not None:
         length = honest.square().sum().clamp(min=torch.finfo(honest.dtype).tiny)
         total += float(1 - (found * honest).sum() / length + 0.5 * (found - honest).norm() / length.sqrt())
+        total += _lost(scene, left)
     for name, sets in left.prototypes.items():
         (right, held), (wrong, kept) = (_held_mean(scene.others.prototypes[name]), _held_mean(sets))
         shift = (wrong - right).norm(dim=-1) / right.norm(dim=-1).clamp(min=torch.finfo(right.dtype).tiny)
         total += float(shift[held & kept].mean()) if bool((held & kept).any()) else 0.0
     return total
+
+
+def _lost(scene: Scene, left: Upload) -> float:
+    if scene.loss is None:
+        return 0.0
+    with torch.no_grad():
+        found, honest = (float(scene.loss(_mean_weights(uploads, scene))) for uploads in (left, scene.others))
+    return (found - honest) / max(honest, 0.1) if math.isfinite(found) else math.inf
+
+
+def _mean_weights(uploads: Upload, scene: Scene) -> dict[str, Tensor]:
+    """The model that the server would make of uploads by their mean; what is no number stays as it was sent."""
+    floats = [name for name, tensor in uploads.weights.items() if tensor.is_floating_point()]
+    found = {name: _mean(uploads, uploads.weights[name]).view(uploads.weights[name].shape[1:]) for name in floats}
+    return {**scene.sent.weights, **found}
 
 
 def _mean_update(uploads: Upload, scene: Scene) -> Tensor | None:
@@ -292,30 +331,43 @@ class Cones(Attack):
         return bent(scene, searched(scene))
 
 
-def searched(scene: Scene) -> Bent:
+class LossGradient(Attack):
+    """The same towards where the attackers' own loss rises."""
+
+    name: ClassVar[str] = "loss-gradient"
+    about: ClassVar[str] = "the same as cones, towards where the loss on the attackers' own data rises fastest"
+
+    def chosen(self, scene: Scene) -> Upload:
+        """Where there is no such loss, in directions that stay the same."""
+        slope = ascent(scene)
+        return bent(scene, searched(scene, slope, "slope"), slope)
+
+
+def searched(scene: Scene, directions: Directions | None = None, remembered: str = "cone") -> Bent:
     """The angle and the length that do most harm through the defence: a grid, then halves of its steps.
 
-    Between two searches of the whole grid, every FULLY rounds, it goes on from the round before, while that does harm.
+    What was found is `remembered` by this name. Between two searches of the whole grid, every FULLY rounds, it goes on
+    from the round before, while that does harm.
     """
     tried: dict[Bent, float] = {}
 
     def best(angles: Iterable[float], lengths: Sequence[float]) -> Bent:
         for how in (Bent(degrees, length) for degrees in angles for length in lengths):
             if how not in tried and 0 < how.degrees <= 180:
-                tried[how] = harm(scene, scene.tried(bent(scene, how)))
+                tried[how] = harm(scene, scene.tried(bent(scene, how, directions)))
         return max(tried, key=lambda how: tried[how])
 
     def near(found: Bent) -> Bent:
         best((found.degrees, found.degrees - 7, found.degrees + 7), (found.length,))
         return best((found.degrees,), (0.7 * found.length, 1.4 * found.length))
 
-    found, before = None, scene.memory.get("cone")
+    found, before = None, scene.memory.get(remembered)
     if scene.clock.round % FULLY and before is not None:
         degrees, length, harmed = before.tolist()
         found = near(Bent(degrees, length))
     if found is None or tried[found] < 0.7 * harmed:  # what passed before does so no longer
         found = near(best(best(ANGLES, (1.0, 2.9))[:1], LENGTHS))
-    scene.memory["cone"] = torch.tensor([*found, tried[found]], dtype=torch.float64)
+    scene.memory[remembered] = torch.tensor([*found, tried[found]], dtype=torch.float64)
     return found
 
 
@@ -464,12 +516,15 @@ class Adaptive(Declared):
     def chosen(self, scene: Scene) -> Upload:
         """Those that need no poisoned data; all declare a million samples."""
         scene, one = _claiming(scene), (self.who, self.seed)
-        family = (Cones, Inside, Alie, MinMax, MinSum, InnerProduct, SplitPrototypes, SlowDrift, ImpossibleState)
+        family = (
+            *(Cones, LossGradient, Inside, Alie, MinMax, MinSum, InnerProduct),
+            *(SplitPrototypes, SlowDrift, ImpossibleState),
+        )
         answers = [attack(*one).chosen(scene) for attack in family]
         return max(answers, key=lambda answer: harm(scene, scene.tried(answer)))
 
 
 TAILORED: tuple[type[Attack], ...] = (
-    *(Alie, MinMax, MinSum, InnerProduct, Cones, Inside, SplitPrototypes),
+    *(Alie, MinMax, MinSum, InnerProduct, Cones, LossGradient, Inside, SplitPrototypes),
     *(Declared, Sybils, SlowDrift, QuietBackdoor, ImpossibleState, Adaptive),
 )
