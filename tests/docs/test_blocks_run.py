@@ -205,7 +205,7 @@ def shortened(words: list[str]) -> list[str]:
     for flag, value in SMALLER.items():
         if flag in words and float(words[words.index(flag) + 1]) > float(value):
             words[words.index(flag) + 1] = value
-    added = [*ADDED.get(words[0], [])]
+    added = [*ADDED.get(words[0], []), *(["--shots", "5"] if "ways" in words else [])]
     for flag in [flag for flag in added if flag.startswith("--") and flag in words]:
         if flag == "--quiet":
             added.remove(flag)
