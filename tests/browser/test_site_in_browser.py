@@ -125,9 +125,10 @@ def test_the_search_is_reached_and_used_with_keys(address: str, browser: Chrome)
     browser.switch_to.active_element.send_keys("staleness")
     until(browser, lambda: count(browser, ".md-search-result__link") > 0)
     assert any("Asynchronous" in title for title in texts(browser, ".md-search-result__link h1"))
-    browser.switch_to.active_element.send_keys(Keys.ARROW_DOWN, Keys.ENTER)
+    browser.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
     browser.switch_to.active_element.send_keys(Keys.ENTER)
-    until(browser, lambda: "h=staleness" in browser.current_url)
+    until(browser, lambda: "index.html" not in browser.current_url)
+    assert "staleness" in browser.find_element("tag name", "article").text
     assert errors(browser) == []
 
 
