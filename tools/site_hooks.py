@@ -100,6 +100,11 @@ def on_post_page(output: str, **_: Any) -> str:
     return output.replace(SEARCH, f'{SEARCH} aria-label="Search"', 1)
 
 
+def on_post_template(output_content: str, **_: Any) -> str:
+    """The same on the page of what is not found."""
+    return on_post_page(output_content)
+
+
 def _source(place: str) -> str:
     """Where a page of the site is in the repository."""
     if place.startswith("files/"):
