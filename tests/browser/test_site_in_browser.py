@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,11 @@ def browser(window: tuple[Chrome, str]) -> Chrome:
     """The window alone, with nothing in it."""
     window[0].get("about:blank")
     return window[0]
+
+
+def reached(browser: Chrome, goal: str) -> bool:
+    """Whether a page is shown, at any of its places."""
+    return str(browser.current_url).split("#", maxsplit=1)[0] == goal
 
 
 def scheme(browser: Chrome) -> str:
@@ -150,6 +156,6 @@ def test_an_answer_is_reached_by_clicks(question: str, address: str, browser: Ch
         links = browser.find_elements("css selector", "article a")
         link = next(each for each in links if each.get_attribute("href").split("#")[0] == address + goal)
         browser.execute_script("arguments[0].scrollIntoView({block: 'center'}); arguments[0].click()", link)
-        until(browser, lambda goal=goal: browser.current_url.split("#")[0] == address + goal)
+        until(browser, partial(reached, browser, address + goal))
     assert count(browser, "article h1") == 1
     assert (ROOT / QUESTIONS[question][-1]).exists()

@@ -122,6 +122,10 @@ LONG = {"docs/encoders.md", "docs/python.md", "docs/sweeps.md"}
 PYTHON = [page for page in PAGES if fenced(page, "python") and page.parent.name != "api"]
 
 
+def _nothing(_: Path) -> Names:
+    return {}
+
+
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to be in, where runs have a round, and studies two seeds, whatever they ask for."""
@@ -153,11 +157,11 @@ def test_the_python_of_a_page_runs(
 ) -> None:
     module = ModuleType("page")  # whose name a dataclass looks up
     names = vars(module)
-    names |= PREPARED.get(named(page), lambda _: {})(small)
+    names |= PREPARED.get(named(page), _nothing)(small)
     monkeypatch.setitem(sys.modules, "page", module)
     for block in fenced(page, "python"):
         exec(compile(block, named(page), "exec"), names)
-    assert CALLED.get(named(page), lambda _: True)(names)
+    assert CALLED.get(named(page), bool)(names)
     if page.name == "README.md":
         shown = capsys.readouterr().out.splitlines()
         assert [line.split()[0] for line in shown[1:]] == ["fedavg", "fedproto"]

@@ -47,7 +47,8 @@ def unknown(words: list[str]) -> list[str]:
             return [name]
         command = command.commands[name]
     known = {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)} | {"--help"}
-    return [flag for word in words if (flag := re.match(r"\[?(--\w[\w-]*)", word)) and flag[1] not in known]
+    flags = [flag[1] for word in words if (flag := re.match(r"\[?(--\w[\w-]*)", word))]
+    return [flag for flag in flags if flag not in known]
 
 
 def is_synopsis(words: list[str]) -> bool:
@@ -70,9 +71,10 @@ def wrong(words: list[str]) -> object:
     if is_synopsis(words):
         return unknown([word for word in words if word != "…"])
     try:
-        return parse(words)
+        parse(words)
     except UsageError as error:
         return error.format_message()
+    return None
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if called(page, "protofed")], ids=named)
