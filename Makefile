@@ -59,9 +59,9 @@ test-data: .venv/.tests-installed
 	$(ALONE) $(BIN)/pytest -rs -m 'not network and not browser and not soak and not fuzz' tests/data/sources tests/models/test_published.py \
 	  tests/cli/test_sequences.py tests/docs/test_tutorials.py
 
-# Needs Chromium and its driver, apt-get install chromium chromium-driver, and npm, which fetches a package once.
+# The report, viewer, playground and site. Needs Chromium, its driver (apt-get install chromium chromium-driver), and npm.
 test-browser: .venv/.tests-installed
-	$(BIN)/pip $(INSTALL) -e '.[browser]'
+	$(BIN)/pip $(INSTALL) -e '.[browser,docs]'
 	$(ALONE) $(BIN)/pytest -m browser
 
 # What the wheel holds is enough: its papers and templates are found, and a run is played, without the sources.

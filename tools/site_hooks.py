@@ -21,6 +21,7 @@ PAGES = {"README.md": "index.md"} | {
 
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.DOTALL)
+SEARCH = 'data-md-component="search" role="dialog"'
 FENCE = re.compile(r"^```.*?^```$", flags=re.MULTILINE | re.DOTALL)
 
 
@@ -92,6 +93,16 @@ def on_page_content(html: str, **_: Any) -> str:
         return str(convert(unescape(match[2]), display="block" if block else "inline"))
 
     return FORMULA.sub(drawn, html)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Name the search for who hears the page: the theme calls it a dialog, and nothing else."""
+    return output.replace(SEARCH, f'{SEARCH} aria-label="Search"', 1)
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """The same on the page of what is not found."""
+    return on_post_page(output_content)
 
 
 def _source(place: str) -> str:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +13,9 @@ from urllib.parse import unquote
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from tests.support.pages import ROOT
+from tests.support.site import built
+
 QUESTIONS = {
     "what is it": ("README.md",),
     "is it for me": ("README.md", "docs/users/researchers.md"),
@@ -89,16 +87,7 @@ class Links(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site as `make site` builds it, with small pages for the report and the playground."""
-    if find_spec("material") is None:
-        pytest.skip("needs the extra docs")
-    folder = tmp_path_factory.mktemp("site")
-    small = folder / "small.html"
-    small.write_text("<!doctype html><title>A page</title>", encoding="utf-8")
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder / "built")]
-    environment = {**os.environ, "LIVE_REPORT": str(small), "LIVE_PLAYGROUND": str(small), "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return folder / "built"
+    return built(tmp_path_factory.mktemp("site"))
 
 
 @pytest.mark.slow
