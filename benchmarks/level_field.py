@@ -47,7 +47,7 @@ class Tuned(NamedTuple):
     @property
     def sent(self) -> float:
         """Megabytes that all clients send and are sent, on average over seeds."""
-        return statistics.mean(run["bytes_up"] + run["bytes_down"] for run in self.runs) / 1e6
+        return float(statistics.mean(run["bytes_up"] + run["bytes_down"] for run in self.runs)) / 1e6
 
 
 def read(path: Path) -> list[Run]:

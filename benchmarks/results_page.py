@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from benchmarks import level_field
+from benchmarks.level_field import Run as LevelRun
 from protofed.report.plots import COLOURS
 from protofed.studies.papers import MEAN, PaperCell, find_target, read_paper, target_names
 from protofed.studies.reproduced import ACCURACIES, agrees, number
@@ -289,7 +290,7 @@ class Page:
         means = sorted((score[0] for score in scores if score is not None), reverse=True)
         return f"{means[0] - means[place - 1]:.1f} points"
 
-    def _level_runs(self) -> list[level_field.Run]:
+    def _level_runs(self) -> list[LevelRun]:
         return level_field.read(self.folder / "level-field.jsonl")
 
     def learned(self) -> str:

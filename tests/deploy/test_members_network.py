@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from protofed.deploy.events import CONNECTIONS
 from protofed.deploy.federation import FederationFolder
 from protofed.deploy.fleet import STALE, TWICE
 from protofed.deploy.members import renew
@@ -46,8 +47,9 @@ def with_data(made: Deployment, *numbers: int) -> None:
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
-    """What has been recorded at a server, or at a client."""
-    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    """What has been recorded at a server, with who was turned away from it, or at a client."""
+    files = [path for name in ("events.jsonl", CONNECTIONS) if (path := folder / name).exists()]
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
 
 
 def recorded(folder: Path, **what: Any) -> bool:
