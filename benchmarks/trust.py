@@ -69,8 +69,10 @@ SETTINGS: dict[str, Setting] = {
 }
 SEEDS = {"default": (0, 1, 31)}
 USUAL = (0, 1, 2)
+ABSENT = "absent"
+"""Of attackers that add nothing, which needs no defence: nothing can leave more."""
 ORDER = (
-    *("none", "adaptive", "sign-flip", "loss-gradient", "declared", "cones", "sybils", "label-flip"),
+    *("none", ABSENT, "adaptive", "sign-flip", "loss-gradient", "declared", "cones", "sybils", "label-flip"),
     *("quiet-backdoor", "slow-drift"),
     *("inside", "split", "impossible-state", "alie", "min-max", "min-sum", "ipm", "scaled-prototypes"),
     *("random-prototypes", "stale-replay", "free-rider", "collusion", "backdoor"),
@@ -123,9 +125,10 @@ def cells(settings: Sequence[str], attacks: Sequence[str] = ORDER) -> Iterator[C
                 ):
                     continue
                 for seed in seeds(setting):
-                    if attack == "none":
+                    if attack in ("none", ABSENT):
                         yield Cell(setting, method, attack, "none", seed)
-                    yield Cell(setting, method, attack, DEFENCE, seed)
+                    if attack != ABSENT:
+                        yield Cell(setting, method, attack, DEFENCE, seed)
 
 
 def seeds(setting: str) -> Sequence[int]:
@@ -215,10 +218,11 @@ def page(known: Known) -> str:
 
 
 def _rows(known: Known, setting: str) -> Iterator[str]:
-    clean = [_clean(known, setting, method) for method in METHODS]
-    if any(value is not None for value in clean):
-        texts = ["–" if value is None else f"{value:.1f}" for value in clean]
-        yield f"| nobody defends or attacks | {' | '.join(texts)} | – | – |"
+    for name, attack in (("nobody defends or attacks", "none"), ("attackers left out from the start", ABSENT)):
+        undefended = [_undefended(known, setting, method, attack) for method in METHODS]
+        if any(value is not None for value in undefended):
+            texts = ["–" if value is None else f"{value:.1f}" for value in undefended]
+            yield f"| {name} | {' | '.join(texts)} | – | – |"
     for attack in ORDER:
         found = [_found(known, setting, method, attack) for method in METHODS]
         if any(found):
@@ -234,14 +238,15 @@ def _found(known: Known, setting: str, method: str, attack: str, defence: str = 
     return [one for one in some if one is not None] if None not in some else []
 
 
-def _clean(known: Known, setting: str, method: str) -> float | None:
-    values = [one["value"] for one in _found(known, setting, method, "none", "none")]
+def _undefended(known: Known, setting: str, method: str, attack: str) -> float | None:
+    values = [one["value"] for one in _found(known, setting, method, attack, "none")]
     return statistics.fmean(values) if values and None not in values else None
 
 
 def lost(known: Known, setting: str, method: str, attack: str) -> float | None:
     """Points that the defended runs are below those without attack and defence; None if a run is missing or failed."""
-    clean, values = _clean(known, setting, method), [one["value"] for one in _found(known, setting, method, attack)]
+    clean = _undefended(known, setting, method, "none")
+    values = [one["value"] for one in _found(known, setting, method, attack)]
     return None if clean is None or not values or None in values else clean - statistics.fmean(values)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,12 +15,12 @@ from torch import Tensor
 
 from protofed.experiment import Experiment
 from protofed.messages import Broadcast, Upload
-from protofed.methods.base import Clock
+from protofed.methods.base import Clock, weighted_mean
 from protofed.prototypes import Prototypes
 from protofed.runs.progress import Progress
 from protofed.runs.run import new_run
 from protofed.trust import tailored_attacks as tailored
-from protofed.trust.attacker import Scene, Try, undefended
+from protofed.trust.attacker import Scene, Try, put, undefended
 from protofed.trust.tailored_attacks import CLAIM, TAILORED, Adaptive, Bent, Declared, SplitPrototypes, harm, turned
 from tests.reference import attacks as reference
 
@@ -189,6 +190,18 @@ def test_what_a_state_cannot_hold_is_not_sent_by_the_others(attack: Any) -> None
     if attack is not Adaptive:
         found = attack((8, 9), 0).chosen(scene(only_within(-2, 1e9)))
         assert bool((found.weights["norm.running_var"] >= 0).all())
+
+
+def test_who_is_absent_leaves_the_honest_mean() -> None:
+    some = scene()
+    some = some._replace(uploads=replace(some.uploads, numbers={"samples": torch.arange(1, 11)}))
+    with_them = put(some.uploads, some.rows, tailored.Absent((8, 9), 0).chosen(some))
+    left, honest = (
+        weighted_mean({"layer.weight": uploads.weights["layer.weight"]}, uploads.numbers["samples"])["layer.weight"]
+        for uploads in (with_them, some.others)
+    )
+    assert torch.allclose(left, honest)
+    assert not torch.allclose(left, some.uploads.weights["layer.weight"].mean(0))
 
 
 def test_the_adaptive_one_is_the_worst_of_the_family() -> None:

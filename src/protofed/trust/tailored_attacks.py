@@ -263,6 +263,22 @@ def _held_mean(sets: Prototypes) -> tuple[Tensor, Tensor]:
 # The family.
 
 
+class Absent(Attack):
+    """Adds nothing: what is left then is what a defence that finds out every attacker at once would leave."""
+
+    name: ClassVar[str] = "absent"
+    about: ClassVar[str] = "sends the honest clients' mean: no defence can leave more than what is left then"
+
+    def chosen(self, scene: Scene) -> Upload:
+        """Weights by the samples that clients name, and each class's mean over its holders."""
+        share = scene.others.numbers.get("samples")
+
+        def of_weights(name: str, rows: Tensor) -> Tensor:  # noqa: ARG001
+            return rows.mean(0) if share is None else share.to(rows) @ rows / share.sum().to(rows)
+
+        return crafted(scene, of_weights, lambda means: _mean_of_held(means)[0])
+
+
 class Alie(Attack):
     """A little is enough."""
 
@@ -525,6 +541,6 @@ class Adaptive(Declared):
 
 
 TAILORED: tuple[type[Attack], ...] = (
-    *(Alie, MinMax, MinSum, InnerProduct, Cones, LossGradient, Inside, SplitPrototypes),
+    *(Absent, Alie, MinMax, MinSum, InnerProduct, Cones, LossGradient, Inside, SplitPrototypes),
     *(Declared, Sybils, SlowDrift, QuietBackdoor, ImpossibleState, Adaptive),
 )
