@@ -26,7 +26,6 @@ from tests.support.chromium import (
 from tests.support.command_line import TINY, succeed
 from tests.support.pages import ROOT
 from tests.support.site import built, served
-from tools.site_hooks import PAGES
 
 pytestmark = pytest.mark.browser
 
@@ -149,6 +148,8 @@ def test_the_report_on_a_page_is_alive(address: str, browser: Chrome) -> None:
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_an_answer_is_reached_by_clicks(question: str, address: str, browser: Chrome) -> None:
+    from tools.site_hooks import PAGES  # here, because it needs the extra docs
+
     places = [PAGES.get(name, name.removeprefix("docs/")) for name in QUESTIONS[question]]
     browser.get(f"{address}index.html")
     for place in places[1:]:
