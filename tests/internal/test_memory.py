@@ -33,7 +33,7 @@ def test_what_a_process_holds() -> None:
         (memory.KEPT + 1, 0, True),
         (memory.KEPT, 0, False),
         (2 * memory.KEPT, 2 * memory.KEPT, False),  # it was looked through, and that is what is in use
-        (3 * memory.KEPT, 2 * memory.KEPT, True),
+        (2 * memory.KEPT + memory.GROWTH + 1, 2 * memory.KEPT, True),
     ],
 )
 def test_what_refers_to_itself_goes_once_a_process_holds_much_more(
