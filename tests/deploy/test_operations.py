@@ -197,7 +197,7 @@ def fill_and_go_on(place: Path) -> None:
         (made.folder / "clients").symlink_to(elsewhere)
         made.server()
         made.everyone()
-        (place / "experiment.yaml").write_text(yaml.safe_dump(asked))
+        (place / "experiment.yaml").write_text(yaml.safe_dump({"defence": "none"} | asked))  # as `made.run` says, too
         words = [sys.executable, "-m", "protofed", "deploy", "run", "federation", "experiment.yaml", "--out", "run"]
         with (place.parent / "said.txt").open("w") as said:  # on another disk
             run = subprocess.Popen(
