@@ -42,8 +42,8 @@ UNTOLD = ("source", "for", "method", "params", "domains")
 IN_THE_PAPER = ("Sec.", "Table", "Fig.", "Eq.")
 """What the source of a value begins with that the paper states."""
 
-LEVEL_SCORES = ("own/own/{rule}", "own/all/head", "global/all/head")
-"""What the level field compares."""
+LEVEL_SCORES = ("own/own/{rule}", "own/all/head")
+"""What the level field compares, beside the averaged models."""
 
 KEPT, MANY = 0.8, 5
 """A rank correlation from which the order of so many methods or more counts as the paper's."""
@@ -280,15 +280,25 @@ class Page:
                 rows.append(Worth(cell["method"], cell["ours"], cell["ours_std"] or 0.0, megabytes, seconds))
         return sorted(rows, key=lambda row: -row.accuracy)
 
-    def level_field(self, setting: str) -> str:
-        """The methods of a setting of the level field, each at its best."""
-        return level_field.table(self._level_runs(), setting, LEVEL_SCORES)
+    def level_field(self, setting: str, test: str = "all") -> str:
+        """The methods of a setting of the level field, each at its best; their averaged models by such a test."""
+        return level_field.table(self._level_runs(), setting, [*LEVEL_SCORES, _averaged(test)])
 
-    def level_gap(self, setting: str, place: int) -> str:
+    def level_gap(self, setting: str, place: int, test: str = "all") -> str:
         """Points between the first method's averaged model and that of the one in such a place."""
-        scores = (one.score(LEVEL_SCORES[-1]) for one in level_field.tuned(self._level_runs(), setting))
+        scores = (one.score(_averaged(test)) for one in level_field.tuned(self._level_runs(), setting))
         means = sorted((score[0] for score in scores if score is not None), reverse=True)
         return f"{means[0] - means[place - 1]:.1f} points"
+
+    def level_mean(self, setting: str, method: str, test: str, **values: float) -> str:
+        """What the averaged model of a method has with such values, on average over seeds."""
+        runs = [
+            run["accuracy"][_averaged(test)]
+            for run in self._level_runs()
+            if (run["setting"], run["options"]["method"]) == (setting, method)
+            and values.items() <= {**run["options"], **run["options"]["params"]}.items()
+        ]
+        return f"{statistics.mean(runs):.1f}"
 
     def _level_runs(self) -> list[LevelRun]:
         return level_field.read(self.folder / "level-field.jsonl")
@@ -418,6 +428,10 @@ def _is_accuracy(cell: Cell) -> bool:
 
 def _is_full(table: Mapping[str, Any]) -> bool:
     return find_target(table["name"], table["variant"]).full
+
+
+def _averaged(test: str) -> str:
+    return f"global/{test}/head"
 
 
 def _levels(cells: Sequence[Cell]) -> tuple[str, str]:

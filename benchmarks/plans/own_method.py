@@ -36,6 +36,8 @@ class Recall(FedAvg):
     fair: bool = param(False, "whether the prior is taken out of the contrast, too")
     collect: Collect = param("eval-pass", "when features are taken for prototypes")
     norm: Literal["mean", "total"] = param("mean", "how BatchNorm's variances are averaged")
+    pull: float = param(0.0, "weight of the pull to the mean prototype of the class", at_least=0)
+    tail: float = param(0.0, "part of the rounds, the last ones, whose averaged models the last broadcast averages")
 
     def prior(self, turn: Turn, like: Tensor) -> Tensor:
         """τ log π_c of the client, smoothed."""
@@ -60,7 +62,9 @@ class Recall(FedAvg):
         near = normalize(out.features, dim=-1) @ normalize(flat, dim=-1).T / self.temperature
         classwise = near.view(-1, classes, places).masked_fill(~pool.filled, -1e9).logsumexp(-1)
         apart = cross_entropy(classwise + prior if self.fair else classwise, batch.y) * present[batch.y.clamp(min=0)]
-        return total + self.replay * (again * present).sum() / held + self.contrast * apart
+        centre = (pool.vectors * part.unsqueeze(-1)).sum(1)[batch.y.clamp(min=0)]
+        near_own = (out.features - centre).square().mean(-1) * present[batch.y.clamp(min=0)]
+        return total + self.replay * (again * present).sum() / held + self.contrast * apart + self.pull * near_own
 
     def answer(self, output: Output, turn: Turn) -> Tensor:
         """The prior added back: what a client's own data are like."""
@@ -72,8 +76,18 @@ class Recall(FedAvg):
 
     def aggregate(self, uploads: Upload, server: Server) -> Broadcast:
         """FedAvg, and every client's class means."""
-        averaged = super().aggregate(uploads, server)
-        return Broadcast(averaged.weights, {"pool": uploads.prototypes["local"].pooled()})
+        weights, pool = super().aggregate(uploads, server).weights, {"pool": uploads.prototypes["local"].pooled()}
+        clock = server.clock
+        tail = round(self.tail * clock.rounds)
+        left = clock.rounds - 1 - clock.round
+        if left >= tail:
+            return Broadcast(weights, pool)
+        number = tail - left
+        old = server.previous.kept or weights
+        mean = {
+            name: old[name] + (w - old[name]) / number if w.is_floating_point() else w for name, w in weights.items()
+        }
+        return Broadcast(weights if left else mean, pool, kept=mean)
 
     def pools(self) -> bool:
         """Every client's class means."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -126,5 +127,5 @@ def test_a_pipe_is_as_wide_as_columns_says(columns: str, width: int, monkeypatch
 def test_a_terminal_is_as_wide_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr("os.get_terminal_size", lambda _: (97, 40))
+    monkeypatch.setattr("os.get_terminal_size", lambda *_: os.terminal_size((97, 40)))  # pytest asks, too
     assert console().width == 97
