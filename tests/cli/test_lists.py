@@ -306,7 +306,12 @@ main()
 
 
 @pytest.mark.parametrize(
-    "words", [("compare", "--method"), ("run", "--method"), ("sweep", "--grid", "k=1", "--method")]
+    "words",
+    [
+        ("compare", "--method"),
+        pytest.param(("run", "--method"), marks=pytest.mark.slow),
+        pytest.param(("sweep", "--grid", "k=1", "--method"), marks=pytest.mark.slow),
+    ],
 )
 def test_a_pipe_has_a_line_before_torch_is_loaded(words: tuple[str, ...], tmp_path: Path) -> None:
     show = f"""

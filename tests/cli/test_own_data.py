@@ -186,7 +186,11 @@ def told(command: str, name: str, at: Path) -> str:
     return line
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "data", "client", "resume"])
+SLOW = [pytest.param(command, marks=pytest.mark.slow) for command in ("compare", "sweep", "choose-k", "split")]
+"""They read data as a run does."""
+
+
+@pytest.mark.parametrize("command", ["run", *SLOW, "data", "client", "resume"])
 @pytest.mark.parametrize("mistake", WRONG)
 def test_every_mistake_is_one_line(mistake: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if (mistake, command) == ("floats: one class", "client"):

@@ -59,7 +59,7 @@ def losses(method: str, params: dict[str, float], model: str) -> list[float]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize("model", [pytest.param("mlp", marks=pytest.mark.slow), "cnn"])
 def test_losses_stay_finite(method: str, model: str) -> None:
     found = losses(method, {}, model)
     assert found

@@ -24,7 +24,7 @@ from protofed.evaluation.snapshot import Snapshot
 from protofed.experiment import Experiment
 from protofed.internal.digests import parse_json
 from protofed.methods import METHODS
-from protofed.report.html import figures, gather, looks, write_report
+from protofed.report.html import figures, gather, write_report
 from protofed.report.html.figures import write_figures
 from protofed.report.html.latex import latex, table_columns, table_environment
 from protofed.report.html.looks import plane
@@ -40,12 +40,6 @@ NEEDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Places instead of t-SNE, which takes a second."""
-    monkeypatch.setattr(looks, "plane", lambda seen: [[1.0, 2.0]] * (len(seen.features) + len(seen.prototypes)))
-
-
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two methods, two seeds, three rounds."""
@@ -53,6 +47,20 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     here = ("--jobs", "1", "--threads", "1", "--out", "both", "--quiet")
     succeed(place, "compare", *TINY[2:], "--method", "fedproto,fedavg", "--seeds", "2", *here)
     return place / "both"
+
+
+@pytest.fixture(scope="module")
+def paper_figures(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its figures, and the page beside them."""
+    place = tmp_path_factory.mktemp("drawn")
+    succeed(place, "report", str(comparison), "--out", "r.html", "--figures", "figures")
+    return place / "figures"
+
+
+@pytest.fixture
+def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are made, and no file of one: for tests of what is said of them."""
+    monkeypatch.setattr(figures, "save_figure", lambda *_: [])
 
 
 def embedded(text: str) -> dict[str, Any]:
@@ -210,6 +218,7 @@ def test_a_run_that_was_cut_off_or_resumed(comparison: Path, tmp_path: Path) -> 
     assert gather([folder])["incomplete"] == []
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_a_run_that_was_cut_off_is_in_no_mean_no_test_and_no_table(comparison: Path, tmp_path: Path) -> None:
     folder = tmp_path / "both"
     shutil.copytree(comparison, folder)
@@ -419,9 +428,8 @@ def test_nothing_is_asked_of_the_network(comparison: Path) -> None:
     assert "connect-src &#39;none&#39;" in text
 
 
-def test_figures_and_tables_for_a_paper(comparison: Path, tmp_path: Path) -> None:
-    succeed(tmp_path, "report", str(comparison), "--out", "r.html", "--figures", "figures")
-    made = {path.name for path in (tmp_path / "figures").iterdir()}
+def test_figures_and_tables_for_a_paper(comparison: Path, paper_figures: Path) -> None:
+    made = {path.name for path in paper_figures.iterdir()}
     names = {"curves-rounds", "curves-bytes", "curves-seconds", "clients", "loss", "classes", "traffic", "time"}
     names |= {f"prototypes-{what}" for what in ("each", "mean", "drift", "padded")}
     names |= {f"{what}-{method}" for what in ("holds", "confusion", "plane") for method in ("fedproto", "fedavg")}
@@ -429,11 +437,11 @@ def test_figures_and_tables_for_a_paper(comparison: Path, tmp_path: Path) -> Non
         "figures.tex",
         "tables.tex",
     }
-    assert (tmp_path / "figures/curves-rounds.pdf").read_bytes().startswith(b"%PDF")
-    included = (tmp_path / "figures/figures.tex").read_text()
+    assert (paper_figures / "curves-rounds.pdf").read_bytes().startswith(b"%PDF")
+    included = (paper_figures / "figures.tex").read_text()
     assert {*re.findall(r"\\includegraphics.*\{(.*)\.pdf\}", included)} == names
     assert included.count("\\caption{") == len(names)
-    text = (tmp_path / "figures/tables.tex").read_text()
+    text = (paper_figures / "tables.tex").read_text()
     data = gather([comparison])
     assert text.count("\\\\") == 3
     for row in data["summary"]:
@@ -460,6 +468,7 @@ def test_a_diagnostic_has_a_star_and_is_never_bold_and_equal_columns_are_there_o
     assert text.splitlines()[0].count("r") == len(titles)  # one of them is tabular's
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_the_score_and_the_columns_can_be_chosen(comparison: Path, tmp_path: Path) -> None:
     words = ("report", str(comparison), "--out", "r.html")
     succeed(tmp_path, *words, "--figures", "some", "--score", "own/all/head", "--columns", "own/all/head,bytes,seconds")
@@ -622,11 +631,10 @@ def test_what_is_clearly_below_the_best_is_marked(
         assert captions.count("$^\\dagger$: clearly below the best") == 4 * marked
 
 
-def test_letters_of_figures_stay_letters(comparison: Path, tmp_path: Path) -> None:
-    write_figures(gather([comparison]), tmp_path)
-    assert (tmp_path / "curves-rounds.svg").read_text().count("<text") > 5
-    assert b"/Type3" not in (tmp_path / "curves-rounds.pdf").read_bytes()
-    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+def test_letters_of_figures_stay_letters(paper_figures: Path) -> None:
+    assert (paper_figures / "curves-rounds.svg").read_text().count("<text") > 5
+    assert b"/Type3" not in (paper_figures / "curves-rounds.pdf").read_bytes()
+    assert not [path.name for path in paper_figures.iterdir() if path.name.startswith(".")]
 
 
 def test_a_sweep_has_its_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,9 +158,10 @@ class Connections:
         until = time.monotonic() + seconds
         while True:
             found = [member for member in self.connected() if member in who]
-            if len(found) >= number or time.monotonic() >= until:
+            left = until - time.monotonic()
+            if len(found) >= number or left <= 0:
                 return found
-            time.sleep(PAUSE)
+            time.sleep(min(PAUSE, left))
 
     def _read_hello(self, node: int, packet: Packet) -> tuple[int, Known]:
         facts, _ = unpack(packet, LARGEST)
