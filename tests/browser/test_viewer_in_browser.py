@@ -179,9 +179,10 @@ def test_the_motion_goes_on_while_runs_do(long_run: Path, words: tuple[str, ...]
         browser.execute_script("window.before = document.querySelector('#motion .figure')")
         os.utime(long_run / "long/rounds.jsonl")  # as if a round had been written
         until(browser, lambda: browser.execute_script("return !window.before.isConnected"))
-        assert "pause" in browser.find_element("id", "motion-play").text
+        assert "pause" in texts(browser, "#motion-play")[0]
         assert focused(browser) == "motion-play"
-        assert {name: browser.find_element("id", name).get_attribute("value") for name in chosen} == chosen
+        values = "return arguments[0].map((name) => document.getElementById(name).value)"  # the page may be drawn anew
+        assert browser.execute_script(values, [*chosen]) == [*chosen.values()]
         figure = "return Number(document.querySelector('#motion .figure').dataset.round)"
         now = browser.execute_script(figure)
         until(browser, lambda: browser.execute_script(figure) > now)
