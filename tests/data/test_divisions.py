@@ -187,13 +187,18 @@ def test_a_client_for_each_value_of_a_column(tmp_path: Path, fraction: float | N
         ages = [*client.train.x.flatten().tolist(), *client.pool.take(client.own).x.flatten().tolist()]
         assert {int(age) % 3 for age in ages} == {ward}
         assert len(ages) == 20
-    assert same(federation, federation_of(asked))  # from the cache
+    again = federation_of(asked)  # from the cache
+    assert same(federation, again)
+    assert [client.name for client in federation.clients] == [client.name for client in again.clients] == [*"ABC"]
     with pytest.raises(UserError, match="by:ward has 3"):
         federation_of(replace(asked, clients=4))
     with pytest.raises(UserError, match="another column"):
         federation_of(replace(asked, client_column="age"))
     by_label = federation_of(replace(asked, split="by:ill", clients=None))
     assert [set(client.train.labels.tolist()) for client in by_label.clients] == [{0}, {1}]
+    assert [client.name for client in by_label.clients] == [*"01"]
+    others = federation_of(replace(asked, split="iid", client_column="ward"))
+    assert [client.name for client in others.clients] == [""] * 3  # a client is of several wards
 
 
 @pytest.mark.parametrize(

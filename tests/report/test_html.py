@@ -659,6 +659,22 @@ def test_a_sweep_has_its_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         refused(invoke(tmp_path, "report", "swept", "--figures", "figures"))
 
 
+def test_clients_are_called_what_the_data_call_them(tmp_path: Path) -> None:
+    rows = [f"{age},{['north', 'west', 'south'][age % 3]},{age % 2}" for age in range(60)]
+    (tmp_path / "people.csv").write_text("\n".join(["age,ward,ill", *rows]))
+    words = ("--dataset", "csv:people.csv", "--label", "ill", "--split", "by:ward", "--model", "linear", "--quiet")
+    succeed(tmp_path, "run", "--method", "fedavg", *words, "--rounds", "1", "--device", "cpu", "--out", "r")
+    (look,) = gather([tmp_path / "r"])["looks"].values()
+    assert look["names"] == ["north", "south", "west"]
+    assert [figures._client(look, number) for number in range(3)] == ["0 (north)", "1 (south)", "2 (west)"]
+    seen = Snapshot.read(tmp_path / "r/snapshot.safetensors")
+    replace(seen, names=[]).write(tmp_path / "older")  # which knew no names
+    assert figures._client({**look, "names": Snapshot.read(tmp_path / "older").names}, 0) == "0"
+    replace(seen, names=["north"]).write(tmp_path / "damaged")
+    with pytest.raises(UserError, match="there are 3 clients"):
+        Snapshot.read(tmp_path / "damaged")
+
+
 def test_a_long_table_has_several_parts(comparison: Path) -> None:
     data = gather([comparison])
     data["summary"] = [{**data["summary"][0], "label": f"line {n}"} for n in range(95)]

@@ -17,7 +17,7 @@ from protofed.data.encodings import Encoding
 from protofed.data.index_files import Division
 from protofed.data.preparation import Preparation
 from protofed.data.samples import Dataset, Samples, check, joined
-from protofed.data.splits import TESTED_BY_SHOTS, Split, cut, draw, group, listed_rows
+from protofed.data.splits import TESTED_BY_SHOTS, Split, cut, draw, group, listed_rows, name_of_holder
 from protofed.errors import UserError, listed
 from protofed.experiment import BY, INDICES
 from protofed.internal.higher import ask
@@ -40,6 +40,7 @@ class Client:
         own: rows of the pool [m], int64: the test set with this client's own distribution.
         validation: samples held out of training; None without any.
         preparation: what happens to samples before a model sees them.
+        name: what the data call the client; empty where they do not.
 
     Example:
         >>> import torch
@@ -56,6 +57,7 @@ class Client:
     own: Tensor
     validation: Samples | None
     preparation: Preparation
+    name: str = ""
 
     @classmethod
     def of(
@@ -280,7 +282,8 @@ def federate(dataset: Dataset, split: Split, clients: int | None, seed: int, val
     members = []
     for k, (rows, tested) in enumerate(zip(division.train, own, strict=True)):
         mine, validation = _hold_out(replace(train.take(rows), holders=None), val_fraction, seed, k)
-        members.append(Client(mine, pool, tested, validation, dataset.preparation))
+        name = name_of_holder(dataset, split.name, train.take(rows))
+        members.append(Client(mine, pool, tested, validation, dataset.preparation, name))
     return Federation(
         tuple(members),
         dataset.classes,

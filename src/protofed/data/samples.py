@@ -93,6 +93,7 @@ class Dataset:
         novel: samples of classes that are not among `classes`, for few-shot episodes; None without any.
         encoding: how records of a file became samples, which new ones go through too; None for pictures and tensors.
         unseen: test samples of a domain that nobody trains on; None without any.
+        holders: the names of those whose the samples are, by number, where a column says it.
 
     Raises:
         UserError: there are no samples, a number has no name or is not finite, or the preparation does not fit.
@@ -115,6 +116,7 @@ class Dataset:
     novel: Samples | None = None
     encoding: Encoding | None = None
     unseen: Samples | None = None
+    holders: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.train.x.shape[1:] != self.test.x.shape[1:] or self.train.x.dtype != self.test.x.dtype:

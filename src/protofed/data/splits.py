@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protofed.data.index_files import Division, check_rows, read_division
-from protofed.data.samples import Dataset
+from protofed.data.samples import Dataset, Samples
 from protofed.data.sources.catalogue import DATASETS
 from protofed.errors import UserError, listed, unknown
 from protofed.experiment import BY, INDICES
@@ -133,6 +133,17 @@ def by(dataset: Dataset, split: Split) -> list[Tensor]:
     if numbers is None:
         raise UserError("--split", split.name, f"{dataset.name} has no column", hint="give by:label or by:domain")
     return [rows for rows in group(numbers, int(numbers.max()) + 1) if len(rows)]
+
+
+def name_of_holder(dataset: Dataset, split: str, held: Samples) -> str:
+    """What a client with these samples is called: `by:COLUMN` alone gives it a name, the column's value."""
+    if not split.startswith(BY):
+        return ""
+    own = dataset.holders, held.holders
+    names, numbers = {"label": (dataset.classes, held.labels), "domain": (dataset.domains, held.domains)}.get(
+        split.removeprefix(BY), own
+    )
+    return names[int(numbers[0])] if names and numbers is not None else ""
 
 
 def _check_parts(name: str, parts: object, clients: int, total: int) -> None:

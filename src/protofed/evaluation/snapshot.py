@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,6 +49,7 @@ class Snapshot:
     points: Tensor  # [n, 4]: class, answer, client, domain
     prototypes: Tensor  # [p, D]
     marks: Tensor  # [p, 3]: kind, class, client
+    names: list[str] = field(default_factory=list)  # of clients; empty strings, or none, where the data have no names
 
     def write(self, path: Path) -> None:
         """As a safetensors file."""
@@ -87,6 +88,8 @@ class Snapshot:
             kind = torch.float32 if name in ("features", "prototypes") else torch.int64
             if found.shape != shape or found.dtype != kind or not bool(found.isfinite().all()):
                 raise UserError(name, f"{found.dtype} {list(found.shape)}", f"it must be {kind} {list(shape)}, finite")
+        if self.names and len(self.names) != clients:
+            raise UserError("names", len(self.names), f"there are {clients} clients")
         if points > POINTS or number > PROTOTYPES * len(self.kinds):
             raise UserError("points", max(points, number), "a snapshot does not hold that many")
         return self
@@ -135,6 +138,7 @@ def take_snapshot(engine: Engine, broadcast: Broadcast, seed: int, participants:
         points=torch.cat([view.points[:few] for view in views]),
         prototypes=vectors[kept].float(),
         marks=marks[kept, :3],
+        names=[client.name for client in federation.clients],
     )
 
 

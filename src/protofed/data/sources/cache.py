@@ -19,7 +19,7 @@ from protofed.data.preparation import Preparation
 from protofed.data.samples import Dataset, Samples
 from protofed.internal.atomic_files import cache_folder, write_file
 
-VERSION = 4
+VERSION = 5
 """To be raised when a reader makes something else of the same files."""
 
 LARGE = 2**26
@@ -88,11 +88,12 @@ def _read(path: Path) -> Dataset:
 
     tensors, said = read_tensors(path, always=True)
     about: dict[str, Any] = json.loads(said["dataset"])
-    parts = [*PARTS, *(["holders"] if about["holders"] else [])]
+    parts = [*PARTS, *(["holders"] if about["holders"] is not None else [])]
     train, test = (Samples(*(tensors[f"{part}.{name}"] for name in parts)) for part in ("train", "test"))
     names = tuple(about["classes"]), tuple(about["domains"])
     preparation, encoding = Preparation.from_json(about["preparation"]), decoded(about["encoding"])
-    return Dataset(about["name"], train, test, *names, preparation, encoding=encoding)
+    holders = tuple(about["holders"] or ())
+    return Dataset(about["name"], train, test, *names, preparation, encoding=encoding, holders=holders)
 
 
 def _write(path: Path, dataset: Dataset) -> None:
@@ -106,6 +107,6 @@ def _write(path: Path, dataset: Dataset) -> None:
     }
     about: dict[str, Any] = {name: getattr(dataset, name) for name in ("name", "classes", "domains")}
     about |= {"preparation": asdict(dataset.preparation), "encoding": encoded(dataset.encoding)}
-    about |= {"holders": dataset.train.holders is not None}
+    about |= {"holders": None if dataset.train.holders is None else dataset.holders}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_tensors(path, tensors, {"dataset": json.dumps(about)})

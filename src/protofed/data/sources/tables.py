@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -284,9 +284,9 @@ def dataset_from(read: Table) -> Dataset:
     where, kept = str(read.path), _kept(read)
     labels, classes = _numbered(read.of("label"), kept)
     domains, names = _numbered(read.of("domain"), kept)
-    holders = None
+    holders, held_by = None, list[str]()
     if read.options.client_column is not None:
-        holders = _numbered(read.columns[read.options.client_column], kept)[0]
+        holders, held_by = _numbered(read.columns[read.options.client_column], kept)
     widths = [1 if one.kind == "numbers" else len(one.sorted_names()) for one in read.features]
     x, place = np.zeros((len(labels), sum(widths)), np.float32), 0
     categories: dict[str, tuple[str | None, ...]] = {}
@@ -314,7 +314,8 @@ def dataset_from(read: Table) -> Dataset:
         columns.append(Column(one.name, categories.get(one.name, ()), fill))
         place += width
     encoding = TableEncoding(tuple(columns), tuple(sorted(_missing(read))))
-    return Dataset.of(read.path.name.split(".")[0], train, test, classes, names, encoding=encoding)
+    made = Dataset.of(read.path.name.split(".")[0], train, test, classes, names, encoding=encoding)
+    return replace(made, holders=tuple(held_by))
 
 
 def _missing(read: Table) -> frozenset[str]:

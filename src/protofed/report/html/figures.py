@@ -145,9 +145,11 @@ def _of_sweeps(data: Mapping[str, Any], sweeps: Sequence[Sweep]) -> Iterator[Pic
 
 
 def _client(look: Mapping[str, Any], number: int) -> str:
-    """A client's number, and its domain where there are several."""
+    """A client's number, and its name if it has one, or its domain where there are several."""
     home = look["homes"][number]
-    return f"{number} ({look['domains'][home]})" if home >= 0 and len(look["domains"]) > 1 else str(number)
+    name = (look["names"] or {number: ""})[number]
+    name = name or (look["domains"][home] if home >= 0 and len(look["domains"]) > 1 else "")
+    return f"{number} ({name})" if name else str(number)
 
 
 def _marked(data: Mapping[str, Any], label: str, score: str) -> str:

@@ -46,6 +46,7 @@ def _look(path: Path, version: str) -> dict[str, Any]:  # noqa: ARG001 - what is
         "rule": seen.rule,
         "classes": seen.classes,
         "domains": seen.domains,
+        "names": seen.names,
         "kinds": seen.kinds,
         "holds": seen.holds.tolist(),
         "homes": seen.homes.tolist(),

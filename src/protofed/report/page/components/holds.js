@@ -1,7 +1,8 @@
 // Training samples by client and class.
 protofed.component((() => {
   const { make, heat } = protofed;
-  const client = (look, n) => `client ${n}${look.homes[n] >= 0 && look.domains.length > 1 ? ` (${look.domains[look.homes[n]]})` : ""}`;
+  const nameOf = (look, n) => look.names[n] || (look.homes[n] >= 0 && look.domains.length > 1 ? look.domains[look.homes[n]] : "");
+  const client = (look, n) => `client ${n}${nameOf(look, n) ? ` (${nameOf(look, n)})` : ""}`;
   protofed.client = client;
   protofed.looked = (view) => view.lines().filter((name) => view.data.looks && view.data.looks[name]);
   protofed.ofLine = { name: "line", label: "of", options: protofed.looked };
