@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -36,13 +37,16 @@ class Recall(FedAvg):
     fair: bool = param(False, "whether the prior is taken out of the contrast, too")
     collect: Collect = param("eval-pass", "when features are taken for prototypes")
     norm: Literal["mean", "total"] = param("mean", "how BatchNorm's variances are averaged")
+    even: bool = param(False, "whether τ is scaled by how even the client's classes are, its entropy over log C")
     pull: float = param(0.0, "weight of the pull to the mean prototype of the class", at_least=0)
     tail: float = param(0.0, "part of the rounds, the last ones, whose averaged models the last broadcast averages")
 
     def prior(self, turn: Turn, like: Tensor) -> Tensor:
-        """τ log π_c of the client, smoothed."""
+        """τ log π_c of the client, smoothed; with all of it taken out a client of one class would learn nothing."""
         number = turn.counts.to(like.dtype) + self.smooth
-        return self.tau * (number / number.sum(-1, keepdim=True)).log()
+        share = number / number.sum(-1, keepdim=True)
+        tau = -self.tau * torch.special.xlogy(share, share).sum() / math.log(len(share)) if self.even else self.tau
+        return tau * share.log()
 
     def loss(self, model: Net, batch: Batch, turn: Turn) -> Tensor:
         """CE(g + τ log π, y) + λ_r mean_c Σ_m CE(W p_cm + b, c) + λ_c CE(log Σ_m exp(cos(z, p_cm)/T), y)."""
