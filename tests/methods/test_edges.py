@@ -36,9 +36,14 @@ EDGES: dict[str, tuple[Sequence[Part], dict[str, Any]]] = {
     "one of four a round": (ONE_OF_FOUR, {"participation": 0.25, "rounds": 3, "seed": 4}),
 }
 
+MILD = ("nobody has more than one", "a batch larger than one client")
+"""Near another edge; `make test` leaves them out."""
+
 
 @pytest.mark.parametrize("method", [*METHODS, "fedpcl code"])
-@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize(
+    "edge", [pytest.param(edge, marks=pytest.mark.slow) if edge in MILD else edge for edge in EDGES]
+)
 def test_engines_agree_at_the_edges_and_nothing_breaks(edge: str, method: str) -> None:
     parts, more = EDGES[edge]
     options: dict[str, Any] = {

@@ -69,13 +69,13 @@ KEYS_BIAS = "in_proj_bias"
 
 
 USUAL = ("fedavg", "fedproto", "fedrep", "fedsc", "fedcof")
-"""Methods that differ in what they do with a network; of the others `make test` tries two networks each."""
+"""Methods that differ in what they do with a network; of the others `make test` tries one network each."""
 
 
 def pairs() -> list[Any]:
     """Every network with every method; which of them `make test` leaves out is marked."""
     turns = [(name, method, (i + j) % len(NETS)) for i, name in enumerate(NETS) for j, method in enumerate(METHODS)]
-    usual = [method in USUAL or turn < 2 for _, method, turn in turns]
+    usual = [method in USUAL or turn < 1 for _, method, turn in turns]
     return [
         pytest.param(name, method, marks=() if cheap else pytest.mark.slow)
         for (name, method, _), cheap in zip(turns, usual, strict=True)
