@@ -63,7 +63,13 @@ def assert_same(path: Path, local: Run) -> None:
         assert line["loss"] == pytest.approx(expected.loss)
 
 
-@pytest.mark.parametrize("method", METHODS)
+EVERY_OTHER = [
+    pytest.param(name, marks=pytest.mark.slow) if number % 2 else name for number, name in enumerate(METHODS)
+]
+"""`make test` takes every second method over the network, `make test-slow` the others."""
+
+
+@pytest.mark.parametrize("method", EVERY_OTHER)
 def test_a_run_over_the_network_equals_the_sequential_one(method: str, tmp_path: Path) -> None:
     serve(Loopback(in_simulation(4)), experiment(method), Settings(out=str(tmp_path / "run")))
     assert_same(tmp_path / "run", sequential(experiment(method)))

@@ -33,7 +33,9 @@ OPTIMISERS: dict[str, dict[str, Any]] = {
     "adamw": {"optimiser": "adamw", "lr": 1e-3, "weight_decay": 0.1},
 }
 WAYS = {"steps": STEPS, **OPTIMISERS, "adam steps": STEPS | OPTIMISERS["adam"]}
-every_way = pytest.mark.parametrize("way", WAYS)
+every_way = pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.slow) if way == "adamw" else way for way in WAYS]
+)
 
 
 def rows(run: Run, client: int, round: int = 0) -> list[list[int]]:

@@ -45,7 +45,19 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dp-fedcl near": ("dp-fedcl", {"eps": 0.05, "min_samples": 2}),
     "dp-fedcl quantile": ("dp-fedcl", {"neighbourhood": "quantile"}),
 }
-every_variant = pytest.mark.parametrize("variant", VARIANTS)
+FEW = (
+    "fedavg total",
+    "fedavg prototypes",
+    "fedproto per prototype",
+    "fedproto weights",
+    "mp-fedcl three",
+    "dp-fedcl near",
+)
+"""Of the methods' other parameters `make test` tries these."""
+every_variant = pytest.mark.parametrize(
+    "variant",
+    [name if name in (*METHODS, *FEW) else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS],
+)
 
 
 @cache

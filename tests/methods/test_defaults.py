@@ -17,7 +17,7 @@ from protofed.experiment import Experiment
 from protofed.methods import METHODS
 from protofed.runs.run import Run, new_run
 
-HARD: dict[str, Any] = {"dataset": "digit-domains", "train_size": 400, "batch_size": 8, "lr": 0.05, "rounds": 2}
+HARD: dict[str, Any] = {"dataset": "digit-domains", "train_size": 240, "batch_size": 8, "lr": 0.05, "rounds": 2}
 """Many large steps on few images."""
 SMALL = {"mlp": {"image_size": 14}, "cnn": {}}
 """For an MLP the images are smaller, with a quarter of the weights."""
