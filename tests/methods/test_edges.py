@@ -36,7 +36,7 @@ EDGES: dict[str, tuple[Sequence[Part], dict[str, Any]]] = {
     "one of four a round": (ONE_OF_FOUR, {"participation": 0.25, "rounds": 3, "seed": 4}),
 }
 
-MILD = ("nobody has more than one", "a batch larger than one client")
+MILD = ("nobody has more than one", "a batch larger than one client", "one sample over")
 """Near another edge; `make test` leaves them out."""
 
 

@@ -25,7 +25,13 @@ from tests.support.nets import Noisy, federation, gap, play
 from tests.support.resumed_runs import saved
 
 
-@pytest.mark.parametrize(("method", "params"), [*((name, {}) for name in METHODS), ("fedproto", {"initial": "own"})])
+EVERY_OTHER = [
+    pytest.param(name, {}, marks=pytest.mark.slow) if n % 2 else (name, {}) for n, name in enumerate(METHODS)
+]
+"""`make test` resumes every second method, `make test-slow` the others."""
+
+
+@pytest.mark.parametrize(("method", "params"), [*EVERY_OTHER, ("fedproto", {"initial": "own"})])
 @pytest.mark.parametrize("engine", [pytest.param("sequential", marks=pytest.mark.slow), "stacked"])
 def test_a_resumed_run_equals_an_uninterrupted_one(
     method: str, params: dict[str, str], engine: str, tmp_path: Path
