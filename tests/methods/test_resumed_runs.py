@@ -24,7 +24,6 @@ from tests.support import cluster_runs, relation_runs, server_runs, whole_runs
 from tests.support.nets import Noisy, federation, gap, play
 from tests.support.resumed_runs import saved
 
-
 EVERY_OTHER = [
     pytest.param(name, {}, marks=pytest.mark.slow) if n % 2 else (name, {}) for n, name in enumerate(METHODS)
 ]
