@@ -25,9 +25,9 @@ from tests.support.nets import Noisy, federation, gap, play
 from tests.support.resumed_runs import saved
 
 EVERY_OTHER = [
-    pytest.param(name, {}, marks=pytest.mark.slow) if n % 2 else (name, {}) for n, name in enumerate(METHODS)
+    (name, {}) if n % 2 else pytest.param(name, {}, marks=pytest.mark.slow) for n, name in enumerate(METHODS)
 ]
-"""`make test` resumes every second method, `make test-slow` the others."""
+"""`make test` resumes the methods that it does not take over the network (tests/deploy/test_rounds.py)."""
 
 
 @pytest.mark.parametrize(("method", "params"), [*EVERY_OTHER, ("fedproto", {"initial": "own"})])

@@ -29,6 +29,7 @@ from protofed.report.html.figures import write_figures
 from protofed.report.html.latex import latex, table_columns, table_environment
 from protofed.report.html.looks import plane
 from protofed.report.page.build import page
+from protofed.report.split_heatmap import heat_map
 from protofed.runs.failure import FailedRun
 from protofed.runs.folder import RunFolder, run_folders
 from protofed.runs.run import new_run
@@ -673,6 +674,18 @@ def test_clients_are_called_what_the_data_call_them(tmp_path: Path) -> None:
     replace(seen, names=["north"]).write(tmp_path / "damaged")
     with pytest.raises(UserError, match="there are 3 clients"):
         Snapshot.read(tmp_path / "damaged")
+
+
+def test_names_that_look_like_mathematics_are_text(comparison: Path, tmp_path: Path) -> None:
+    data = gather([comparison])
+    for look in data["looks"].values():
+        look["names"] = [r"$\frac{$"] * len(look["homes"])
+        look["classes"] = [r"$\sqrt{$"] * len(look["classes"])
+    write_figures(data, tmp_path)
+    assert r"$\frac{$" in (tmp_path / "holds-fedavg.svg").read_text()
+    assert r"$\sqrt{$" in (tmp_path / "plane-fedavg.svg").read_text()
+    heat_map(torch.tensor([[3, 1]]), [r"$\frac{$", "b"], tmp_path / "split.png")
+    assert (tmp_path / "split.png").stat().st_size > 0
 
 
 def test_a_long_table_has_several_parts(comparison: Path) -> None:

@@ -281,8 +281,9 @@ def federate(dataset: Dataset, split: Split, clients: int | None, seed: int, val
         pool, own = train.take(rows), list(places.split([len(one) for one in own]))
     members = []
     for k, (rows, tested) in enumerate(zip(division.train, own, strict=True)):
-        mine, validation = _hold_out(replace(train.take(rows), holders=None), val_fraction, seed, k)
-        name = name_of_holder(dataset, split.name, train.take(rows))
+        held = train.take(rows)
+        mine, validation = _hold_out(replace(held, holders=None), val_fraction, seed, k)
+        name = name_of_holder(dataset, split.name, held)
         members.append(Client(mine, pool, tested, validation, dataset.preparation, name))
     return Federation(
         tuple(members),

@@ -72,6 +72,11 @@ def key_of_shapes(axes: Axes, kinds: Sequence[str]) -> None:
         )
 
 
+def plain(name: str) -> str:
+    """A name from the data as matplotlib shows it as it is: between two dollars it would read mathematics."""
+    return name.replace("$", r"\$")
+
+
 def save_figure(figure: Figure, folder: Path, name: str, dpi: int = 300) -> list[Path]:
     """Write NAME.pdf, NAME.svg and NAME.png.
 

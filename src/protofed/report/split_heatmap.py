@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from protofed.report.plots import plain
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -33,7 +35,7 @@ def heat_map_figure(counts: Tensor, classes: Sequence[str]) -> Figure:
     axes.yaxis.set_major_locator(MaxNLocator(nbins=25, integer=True))
     if columns <= 30:
         longest = max(len(name) for name in classes)
-        axes.set_xticks(range(columns), classes, rotation=0 if longest <= 4 else 60)
+        axes.set_xticks(range(columns), [plain(name) for name in classes], rotation=0 if longest <= 4 else 60)
     if clients * columns <= 400:
         dark = counts.max() / 2
         for row, line in enumerate(counts.tolist()):

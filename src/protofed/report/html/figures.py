@@ -21,7 +21,7 @@ from protofed.report.html.course_figures import (
     sets_of,
 )
 from protofed.report.html.latex import DAGGER, below_best, figure_environments, lost_of, spread_of, table_environment
-from protofed.report.plots import colour, draw_sweep, key_of_shapes, palette, save_figure, shape
+from protofed.report.plots import colour, draw_sweep, key_of_shapes, palette, plain, save_figure, shape
 from protofed.studies.significance import SURE
 
 if TYPE_CHECKING:
@@ -147,8 +147,9 @@ def _of_sweeps(data: Mapping[str, Any], sweeps: Sequence[Sweep]) -> Iterator[Pic
 def _client(look: Mapping[str, Any], number: int) -> str:
     """A client's number, and its name if it has one, or its domain where there are several."""
     home = look["homes"][number]
-    name = (look["names"] or {number: ""})[number]
-    name = name or (look["domains"][home] if home >= 0 and len(look["domains"]) > 1 else "")
+    name = look["names"][number] if look["names"] else ""
+    if not name and home >= 0 and len(look["domains"]) > 1:
+        name = look["domains"][home]
     return f"{number} ({name})" if name else str(number)
 
 
@@ -222,7 +223,7 @@ def _heat(
     for set_ticks, names in ((axes.set_xticks, columns), (axes.set_yticks, rows)):
         places = range(0, len(names), -(-len(names) // NUMBERED))
         long = names is columns and sum(map(len, names)) > LETTERS
-        set_ticks(places, [names[n] for n in places], fontsize=6, rotation=90 if long else 0)
+        set_ticks(places, [plain(names[n]) for n in places], fontsize=6, rotation=90 if long else 0)
     axes.set_xlabel(across, fontsize=8)
     axes.set_ylabel(down, fontsize=8)
 
@@ -238,7 +239,7 @@ def _plane(axes: Axes, look: Mapping[str, Any]) -> None:
             axes.scatter(x, y, s=14, c=inks, marker=shape(kind), edgecolors="black", linewidths=0.4)
     if len(look["classes"]) <= NUMBERED:
         for number, name in enumerate(look["classes"]):
-            axes.scatter([], [], s=8, color=colour(number), label=name)
+            axes.scatter([], [], s=8, color=colour(number), label=plain(name))
     key_of_shapes(axes, look["kinds"])
     axes.legend(fontsize=5, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     axes.set_xticks([])
