@@ -36,6 +36,7 @@ from protofed.prototypes.finch import hierarchy
 from protofed.randomness import generator
 from protofed.runs.process import process_settings
 from protofed.runs.run import Run, new_run
+from tools.markdown import wrapped
 
 SIZES = (1, 2, 5, 20)
 """Images of a class that a client may hold."""
@@ -838,7 +839,7 @@ def main(words: Sequence[str] | None = None) -> int:
         head, _, rest = asked.page.read_text(encoding="utf-8").partition(BEGIN)
         settings = sorted({name.rsplit("/", 2)[0] for name in found})
         whole = [name for name in settings if all(f"{name}/{probe}/0" in found for probe in PROBES)]
-        text = "\n\n".join(section(found, name) for name in whole)
+        text = wrapped("\n\n".join(section(found, name) for name in whole)).strip()
         asked.page.write_text(f"{head}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
     return 0
 
